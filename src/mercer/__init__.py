@@ -1,0 +1,1 @@
+"""mercer: scalable Gaussian processes in JAX."""

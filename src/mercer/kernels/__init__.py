@@ -1,0 +1,32 @@
+"""What covaries with what: covariance functions, and their algebra."""
+
+from mercer.kernels.base import Features, Kernel, OnDimensions, Product, Scaled, Sum
+from mercer.kernels.change_points import ChangePoints
+from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
+from mercer.kernels.periodic import Cosine, Periodic, SpectralMixture
+from mercer.kernels.static import Constant, White
+from mercer.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary
+
+__all__ = [
+    "Kernel",
+    "Features",
+    "Sum",
+    "Product",
+    "Scaled",
+    "OnDimensions",
+    "Stationary",
+    "RBF",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "RationalQuadratic",
+    "Periodic",
+    "Cosine",
+    "SpectralMixture",
+    "Linear",
+    "Polynomial",
+    "ArcCosine",
+    "Constant",
+    "White",
+    "ChangePoints",
+]

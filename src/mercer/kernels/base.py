@@ -1,0 +1,187 @@
+"""What a kernel is, a symmetric positive semi-definite function of two inputs; and the algebra of kernels.
+
+Sums, products, positive multiples and restrictions to some input columns of kernels are kernels.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from mercer import validation
+from mercer.parameters import Module, cast, param, positive
+
+Features = Callable[[Float[Array, "N D"]], Float[Array, "N F"]]
+
+
+class Kernel(Module):
+    """A covariance function. A new kernel says `_matrix` and `_diagonal`; `+`, `*` and `.on(dims)` combine kernels."""
+
+    @abc.abstractmethod
+    def _matrix(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None) -> Float[Array, "N N2"]:
+        """k(x, x') for all pairs; X2 = None stands for X itself."""
+
+    @abc.abstractmethod
+    def _diagonal(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        """k(x, x) for each row, without forming a matrix."""
+
+    def features(self, key: PRNGKeyArray, num: int) -> Features:
+        """A random map phi: X -> [N, num] whose products are the kernel in expectation, E phi(x) . phi(x') = k(x, x').
+
+        The entries are independent estimates of equal expectation, E phi_i(x) phi_i(x') = k(x, x') / num, which is what
+        lets a product of kernels multiply them entry by entry.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no random features, so its sample paths cannot be drawn as functions"
+        )
+
+    def __call__(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None = None) -> Float[Array, "N N2"]:
+        """The matrix of k(x, x'), [N, N2]; with X2 left out, [N, N]."""
+        X = validation.inputs(X)
+        if X2 is not None:
+            X2 = validation.inputs(X2, "X2")
+            validation.same_columns(X, X2)
+        return cast(self, X.dtype)._matrix(X, X2)
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        """The variances k(x, x), [N]."""
+        X = validation.inputs(X)
+        return cast(self, X.dtype)._diagonal(X)
+
+    def _check_ranks(self, **ranks: int) -> None:
+        """Refuses parameters with more axes than `ranks` says: 0 for a number, 1 for a number or a vector."""
+        for name, rank in ranks.items():
+            shape = jnp.shape(getattr(self, name))
+            if len(shape) > rank:
+                expected = "a number or a vector" if rank else "a number"
+                raise ValueError(f"{type(self).__name__}: {name} expects {expected}, got shape {shape}")
+
+    def _per_column(self, name: str, X: Float[Array, "N D"]) -> Array:
+        """The parameter `name`, one number or a vector with one for each column of X."""
+        value = getattr(self, name)
+        if value.ndim == 1 and value.shape[0] != X.shape[1]:
+            raise ValueError(
+                f"{type(self).__name__}: {name} expects one number or one for each of the {X.shape[1]} columns of X, "
+                f"got {value.shape[0]}"
+            )
+        return value
+
+    def on(self, dims: int | Sequence[int]) -> "OnDimensions":
+        """This kernel, seeing only some columns of the input."""
+        return OnDimensions(self, dims)
+
+    def __add__(self, other: "Kernel") -> "Sum":
+        return Sum([self, other]) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: "Kernel | float") -> "Product | Scaled":
+        return Product([self, other]) if isinstance(other, Kernel) else Scaled(self, other)
+
+    def __rmul__(self, scale: float) -> "Scaled":
+        return Scaled(self, scale)
+
+
+def _flatten(kernels: Sequence[Kernel], kind: type) -> tuple[Kernel, ...]:
+    """The terms of nested sums (or factors of nested products) in one row."""
+    if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
+        raise ValueError(f"{kind.__name__} expects one or more kernels, got {kernels!r}")
+    return tuple(part for kernel in kernels for part in (kernel.kernels if isinstance(kernel, kind) else (kernel,)))
+
+
+class Sum(Kernel):
+    """k_1 + k_2 + ...: independent processes added."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __init__(self, kernels: Sequence[Kernel]):
+        self.kernels = _flatten(kernels, Sum)
+
+    def _matrix(self, X, X2):
+        return sum(kernel._matrix(X, X2) for kernel in self.kernels)
+
+    def _diagonal(self, X):
+        return sum(kernel._diagonal(X) for kernel in self.kernels)
+
+    def features(self, key, num):
+        # Added with independent random signs, features of different terms have no cross terms in expectation.
+        keys = jax.random.split(key, len(self.kernels) + 1)
+        maps = [kernel.features(k, num) for kernel, k in zip(self.kernels, keys[1:], strict=True)]
+        signs = jax.random.rademacher(keys[0], (len(maps), num))
+        return lambda X: sum(s.astype(X.dtype) * phi(X) for s, phi in zip(signs, maps, strict=True))
+
+
+class Product(Kernel):
+    """k_1 k_2 ...: the entrywise product, a kernel by Schur's theorem."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __init__(self, kernels: Sequence[Kernel]):
+        self.kernels = _flatten(kernels, Product)
+
+    def _matrix(self, X, X2):
+        return _product(kernel._matrix(X, X2) for kernel in self.kernels)
+
+    def _diagonal(self, X):
+        return _product(kernel._diagonal(X) for kernel in self.kernels)
+
+    def features(self, key, num):
+        keys = jax.random.split(key, len(self.kernels))
+        maps = [kernel.features(k, num) for kernel, k in zip(self.kernels, keys, strict=True)]
+        return lambda X: jnp.sqrt(float(num)) ** (len(maps) - 1) * _product(phi(X) for phi in maps)
+
+
+def _product(factors):
+    first, *rest = factors
+    for factor in rest:
+        first = first * factor
+    return first
+
+
+class Scaled(Kernel):
+    """scale * k, for a positive number."""
+
+    kernel: Kernel
+    scale: Array = param(positive)
+
+    def __check_init__(self):
+        self._check_ranks(scale=0)
+
+    def _matrix(self, X, X2):
+        return self.scale * self.kernel._matrix(X, X2)
+
+    def _diagonal(self, X):
+        return self.scale * self.kernel._diagonal(X)
+
+    def features(self, key, num):
+        phi = self.kernel.features(key, num)
+        return lambda X: jnp.sqrt(self.scale).astype(X.dtype) * phi(X)
+
+
+class OnDimensions(Kernel):
+    """A kernel that sees only the columns `dims` of the input."""
+
+    kernel: Kernel
+    dims: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, dims: int | Sequence[int]):
+        dims = (dims,) if isinstance(dims, int) else tuple(int(d) for d in dims)
+        if not dims or min(dims) < 0 or len(set(dims)) < len(dims):
+            raise ValueError(f"dims expects distinct, non-negative column numbers, got {dims}")
+        self.kernel, self.dims = kernel, dims
+
+    def _columns(self, X):
+        if max(self.dims) >= X.shape[1]:
+            raise ValueError(f"dims {self.dims} expects X with at least {max(self.dims) + 1} columns, got {X.shape[1]}")
+        return X[:, jnp.asarray(self.dims)]
+
+    def _matrix(self, X, X2):
+        return self.kernel._matrix(self._columns(X), None if X2 is None else self._columns(X2))
+
+    def _diagonal(self, X):
+        return self.kernel._diagonal(self._columns(X))
+
+    def features(self, key, num):
+        phi = self.kernel.features(key, num)
+        return lambda X: phi(self._columns(X))

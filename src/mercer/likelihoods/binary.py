@@ -1,0 +1,73 @@
+"""Likelihoods of successes: Bernoulli and binomial, with p = link^-1(f) by the probit or the logit link."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln, log_ndtr, ndtr
+
+from mercer.likelihoods import expectations
+from mercer.likelihoods.base import ScalarLikelihood, is_count
+
+_LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": jax.nn.log_sigmoid}  # log p; log(1 - p) is the same at -f
+
+
+def _check_link(likelihood):
+    if likelihood.link not in _LOG_INVERSE_LINK:
+        raise ValueError(f"{type(likelihood).__name__}: link expects 'probit' or 'logit', got {likelihood.link!r}")
+
+
+class Bernoulli(ScalarLikelihood):
+    """p(y = 1 | f) = Phi(f) (probit) or 1 / (1 + exp(-f)) (logit), y in {0, 1}."""
+
+    link: str = eqx.field(static=True, default="probit")
+    discrete: ClassVar[bool] = True
+
+    def __check_init__(self):
+        _check_link(self)
+
+    def _support(self, y):
+        return (y == 0) | (y == 1), "0 or 1"
+
+    def _log_prob(self, f, y, X):
+        return _LOG_INVERSE_LINK[self.link]((2.0 * y - 1.0) * f)
+
+    def _log_predictive(self, mean, var, y, X, key):
+        if self.link == "probit":  # f + a standard normal, above 0
+            return self._log_prob(mean / jnp.sqrt(1.0 + var), y, X)
+        return super()._log_predictive(mean, var, y, X, key)
+
+    def _predict(self, mean, var, X, key):
+        p = jnp.exp(self._log_predictive(mean, var, jnp.ones_like(mean), X, key))
+        return p, p * (1.0 - p)
+
+
+class Binomial(ScalarLikelihood):
+    """p(y | f) = C(n, y) p^y (1 - p)^(n - y), with n = trials and p of f as in `Bernoulli`."""
+
+    trials: int = eqx.field(static=True)
+    link: str = eqx.field(static=True, default="probit")
+    discrete: ClassVar[bool] = True
+
+    def __check_init__(self):
+        _check_link(self)
+        if not isinstance(self.trials, int) or self.trials < 1:
+            raise ValueError(f"Binomial: trials expects a positive integer, got {self.trials!r}")
+
+    def _support(self, y):
+        return is_count(y) & (y <= self.trials), f"integers from 0 to {self.trials}"
+
+    def _log_prob(self, f, y, X):
+        log_p, n = _LOG_INVERSE_LINK[self.link], self.trials
+        log_choose = gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
+        return log_choose + y * log_p(f) + (n - y) * log_p(-f)
+
+    def _predict(self, mean, var, X, key):
+        inverse_link, n = {"probit": ndtr, "logit": jax.nn.sigmoid}[self.link], self.trials
+
+        def given(f):
+            p = inverse_link(f)
+            return n * p, n * p * (1.0 - p)
+
+        return expectations.moments(given, mean, var, self.num_points)

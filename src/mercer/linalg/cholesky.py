@@ -1,0 +1,118 @@
+"""Factorising positive definite matrices that rounding has left only nearly so.
+
+A small multiple of the identity (the jitter) makes a covariance matrix safely positive definite. It is relative to the mean
+of the diagonal, begins at the size that the dtype calls for, and grows by decades up to a cap while the factorisation
+fails. All of this happens inside compiled code; the caller learns how much was added.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mercer.linalg.products import matmul, triangular_matmul
+from mercer.parameters import is_concrete
+
+# (first, last) jitter, relative to the mean of the diagonal
+JITTER = {jnp.dtype("float64"): (1e-10, 1e-5), jnp.dtype("float32"): (1e-5, 1e-2)}
+
+_SMALLEST_SPLIT = 64
+
+
+class FactorisationError(ValueError):
+    """A matrix that no jitter up to the cap makes positive definite."""
+
+
+class Cholesky(NamedTuple):
+    """A lower triangular factor, and the jitter that was added to the diagonal to get it. NaN where none was enough."""
+
+    factor: Float[Array, "... M M"]
+    jitter: Float[Array, "..."]
+
+
+def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: bool = True) -> Cholesky:
+    """The lower Cholesky factor of A + jitter I.
+
+    With `always` the first jitter is added in any case, which bounds the condition number; without it only when the
+    bare matrix fails. On concrete values a failure past the cap raises; in compiled code the factor is NaN.
+    """
+    result = _safe_cholesky(A, always)
+    if is_concrete(A):
+        raise_if_failed(A, result.factor, name)
+    return result
+
+
+def raise_if_failed(A: Array, factor: Array, name: str) -> None:
+    """Says which matrix could not be factorised, and what is known of it."""
+    if not bool(jnp.isnan(factor[..., -1, -1]).any()):
+        return
+    A = np.asarray(A)
+    size = f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
+    if not np.isfinite(A).all():
+        raise FactorisationError(f"{size} holds NaN or inf: a parameter or an input has left the range of {A.dtype}")
+    eigenvalues = np.linalg.eigvalsh(A)
+    raise FactorisationError(
+        f"{size} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, condition "
+        f"{np.abs(eigenvalues).max() / max(np.abs(eigenvalues).min(), 1e-300):.3g}, with jitter up to "
+        f"{JITTER[A.dtype][1]:g} of the mean diagonal; use float64, fewer or more distant inducing inputs, or more noise"
+    )
+
+
+def _safe_cholesky(A: Array, always: bool) -> Cholesky:
+    if A.ndim > 2:
+        return jax.vmap(lambda a: _safe_cholesky(a, always))(A)
+    first, last = JITTER[A.dtype]
+    identity = jnp.eye(A.shape[-1], dtype=A.dtype)
+    scale = jax.lax.stop_gradient(jnp.mean(jnp.diagonal(A)))
+
+    def attempt(jitter):
+        return jax.lax.linalg.cholesky(A + jitter * identity, symmetrize_input=False)
+
+    def failed(state):
+        factor, relative = state
+        return jnp.isnan(factor[-1, -1]) & (relative < 0.5 * last)
+
+    def retry(state):
+        relative = jnp.maximum(10.0 * state[1], first)
+        return attempt(jax.lax.stop_gradient(relative * scale)), relative
+
+    start = jnp.asarray(first if always else 0.0, A.dtype)
+    factor, relative = jax.lax.while_loop(failed, retry, (attempt(start * scale), start))
+    return Cholesky(factor, relative * scale)
+
+
+def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L^-1 for a lower triangular L, by halves: [[A, 0], [B, C]]^-1 = [[A^-1, 0], [-C^-1 B A^-1, C^-1]].
+
+    Nearly all of the work is matrix products, which XLA does many times faster than triangular solves.
+    """
+    size = L.shape[-1]
+    if size <= _SMALLEST_SPLIT:
+        return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
+    half = size // 2
+    top, bottom = triangular_inverse(L[:half, :half]), triangular_inverse(L[half:, half:])
+    corner = -matmul(bottom, matmul(L[half:, :half], top))
+    zeros = jnp.zeros((half, size - half), L.dtype)
+    return jnp.concatenate([jnp.concatenate([top, zeros], 1), jnp.concatenate([corner, bottom], 1)], 0)
+
+
+def lower_half(A: Array) -> Array:
+    """The lower triangle with half of the diagonal: the Phi of the derivative of a Cholesky factor."""
+    return jnp.tril(A) - 0.5 * jnp.diagonal(A)[:, None] * jnp.eye(A.shape[-1], dtype=A.dtype)
+
+
+@jax.custom_jvp
+def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """W = chol(A + jitter I)^-1, lower triangular: W^T W is the inverse, and W x whitens x."""
+    return triangular_inverse(_safe_cholesky(A, True).factor)
+
+
+@inverse_factor.defjvp
+def _inverse_factor_jvp(primals, tangents):
+    # dW = -Phi(W dA W^T) W
+    (A,), (dA,) = primals, tangents
+    W = inverse_factor(A)
+    inner = triangular_matmul(triangular_matmul(W, 0.5 * (dA + dA.T), left="lower"), W.T, right="upper")
+    return W, -triangular_matmul(lower_half(inner), W, left="lower", right="lower", out="lower")

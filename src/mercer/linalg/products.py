@@ -1,0 +1,106 @@
+"""Matrix products that are as precise as their dtype, and that leave out the halves which structure makes known.
+
+Accelerators round float32 products to fewer bits unless told otherwise, and a covariance matrix does not survive that.
+XLA has no products of triangular matrices; cut into a few blocks, an ordinary product skips the blocks that are zero, and
+of a symmetric result those above the diagonal. On the M x M part of a sparse step this saves about two fifths.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Triangle = Literal["full", "lower", "upper"]
+
+# Contracting a long axis in slices keeps them in cache, and the memory of a step near that of Kuf.
+_SLICE = 1024
+
+
+def matmul(A: Array, B: Array) -> Array:
+    """A B in the full precision of the dtype."""
+    return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
+
+
+def num_blocks(size: int) -> int:
+    """Into how many blocks a side of a matrix is cut: enough to skip work, few enough to keep products large."""
+    return min(max(size // 128, 2), 4) if size >= 64 else 1
+
+
+def block_edges(size: int, num: int) -> list[int]:
+    """The boundaries of `num` nearly equal blocks."""
+    return [size * i // num for i in range(num + 1)]
+
+
+def triangular_matmul(
+    A: Float[Array, "... N K"],
+    B: Float[Array, "... K P"],
+    left: Triangle = "full",
+    right: Triangle = "full",
+    out: Literal["full", "lower", "symmetric"] = "full",
+) -> Float[Array, "... N P"]:
+    """A B for square A or B of the given shapes; `out` says what is known of the result.
+
+    With "lower" the blocks above the diagonal are left 0 (those on it are whole), with "symmetric" they are mirrored.
+    """
+    num = num_blocks(max(A.shape[-2], B.shape[-1]))
+    rows, columns, inner = A.shape[-2], B.shape[-1], A.shape[-1]
+    row_edges, column_edges = block_edges(rows, num), block_edges(columns, num)
+    cut_columns = out != "full" or right != "full"
+
+    def block(i, j):
+        r0, r1, c0, c1 = row_edges[i], row_edges[i + 1], column_edges[j], column_edges[j + 1]
+        k0 = max(r0 if left == "upper" else 0, c0 if right == "lower" else 0)
+        k1 = min(r1 if left == "lower" else inner, c1 if right == "upper" else inner)
+        if k1 <= k0 or (out == "lower" and j > i):
+            return jnp.zeros((*A.shape[:-2], r1 - r0, c1 - c0), A.dtype)
+        return matmul(A[..., r0:r1, k0:k1], B[..., k0:k1, c0:c1])
+
+    if not cut_columns:
+        column_edges = [0, columns]
+    width = len(column_edges) - 1
+    lower = {(i, j): block(i, j) for i in range(num) for j in range(width) if out != "symmetric" or j <= i}
+    grid = [[lower[i, j] if (i, j) in lower else lower[j, i].mT for j in range(width)] for i in range(num)]
+    return jnp.concatenate([jnp.concatenate(row, axis=-1) for row in grid], axis=-2)
+
+
+def weighted_gram(K: Float[Array, "M B"], weights: Float[Array, " B"]) -> Float[Array, "M M"]:
+    """K diag(weights) K^T, which is symmetric."""
+
+    def gram(columns, w):
+        return triangular_matmul(columns * w, columns.T, out="symmetric")
+
+    whole, edge = K.shape[1] // _SLICE, K.shape[1] // _SLICE * _SLICE
+    if whole <= 1:
+        return gram(K, weights)
+
+    def add(total, i):
+        return total + gram(_columns(K, i), jax.lax.dynamic_slice_in_dim(weights, i * _SLICE, _SLICE)), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros((K.shape[0],) * 2, K.dtype), jnp.arange(whole))
+    return total + gram(K[:, edge:], weights[edge:]) if edge < K.shape[1] else total
+
+
+def map_columns(
+    f: Callable[[Float[Array, "M C"]], tuple[Float[Array, "M C"], Float[Array, " C"]]], K: Float[Array, "M B"]
+) -> tuple[Float[Array, "M B"], Float[Array, " B"]]:
+    """f of each column of K, worked out slice by slice, so that what f needs in between stays small."""
+    whole, edge = K.shape[1] // _SLICE, K.shape[1] // _SLICE * _SLICE
+    if whole <= 1:
+        return f(K)
+
+    def place(results, i):
+        matrix, vector = f(_columns(K, i))
+        matrices = jax.lax.dynamic_update_slice_in_dim(results[0], matrix, i * _SLICE, axis=1)
+        return (matrices, jax.lax.dynamic_update_slice_in_dim(results[1], vector, i * _SLICE, axis=0)), None
+
+    results, _ = jax.lax.scan(place, (jnp.zeros_like(K), jnp.zeros_like(K[0])), jnp.arange(whole))
+    if edge < K.shape[1]:
+        matrix, vector = f(K[:, edge:])
+        results = (results[0].at[:, edge:].set(matrix), results[1].at[edge:].set(vector))
+    return results
+
+
+def _columns(K, i):
+    return jax.lax.dynamic_slice_in_dim(K, i * _SLICE, _SLICE, axis=1)

@@ -1,0 +1,65 @@
+"""Checks of what users pass in: each raises a ValueError that names the argument, what came and what was expected."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from mercer.parameters import is_concrete
+
+
+def inputs(X: Any, name: str = "X") -> Array:
+    """X as a JAX array [N, D] of finite floating-point numbers."""
+    X = floating(X, name)
+    if X.ndim != 2:
+        hint = f"; for one-dimensional inputs pass {name}[:, None]" if X.ndim == 1 else ""
+        raise ValueError(f"{name} must be two-dimensional [N, D], got shape {X.shape}{hint}")
+    finite(X, name)
+    return X
+
+
+def floating(values: Any, name: str) -> Array:
+    """An array of float32 or float64, the dtypes that factorisations work in."""
+    if not isinstance(values, jax.Array | np.ndarray):
+        values = np.asarray(values)
+    if values.dtype not in (jnp.float32, jnp.float64):
+        raise ValueError(f"{name} must be float32 or float64, got {values.dtype}; convert it with {name}.astype(float)")
+    return jnp.asarray(values)
+
+
+def finite(values: Array, name: str) -> None:
+    """Refuses NaN and infinities where the numbers are known."""
+    if is_concrete(values) and not _all(jnp.isfinite, values):
+        rows = np.unique(np.argwhere(~np.isfinite(np.asarray(values)))[:, 0])
+        raise ValueError(f"{name} must be finite, got NaN or inf in {len(rows)} of {len(values)} rows (first: row {rows[0]})")
+
+
+def _all(predicate: Callable[[Array], Array], values: Array) -> bool:
+    with jax.ensure_compile_time_eval():  # a concrete array may meet us inside somebody's jit
+        return bool(predicate(values).all())
+
+
+def outputs(Y: Any, num_data: int, name: str = "Y", *, discrete: bool = False) -> Array:
+    """Y as a JAX array [N, P]; NaN means not observed. Integers are taken where the likelihood is over integers."""
+    if discrete and not isinstance(Y, jax.Array):
+        Y = np.asarray(Y)
+    if discrete and jnp.issubdtype(Y.dtype, jnp.integer):
+        Y = jnp.asarray(Y).astype(float)
+    Y = floating(Y, name)
+    if Y.ndim != 2:
+        hint = f"; for one output pass {name}[:, None]" if Y.ndim == 1 else ""
+        raise ValueError(f"{name} must be two-dimensional [N, P], got shape {Y.shape}{hint}")
+    if len(Y) != num_data:
+        raise ValueError(f"X and {name} must have the same number of rows, got {num_data} and {len(Y)}")
+    if is_concrete(Y) and not _all(lambda y: ~jnp.isinf(y), Y):
+        raise ValueError(f"{name} must not hold infinities (NaN means not observed)")
+    return Y
+
+
+def same_columns(X: Array, X2: Array, name: str = "X2") -> None:
+    """Refuses inputs of different dimension."""
+    if X.shape[1] != X2.shape[1]:
+        raise ValueError(f"X and {name} must have the same number of columns, got {X.shape[1]} and {X2.shape[1]}")
