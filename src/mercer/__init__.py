@@ -1,1 +1,37 @@
-"""mercer: scalable Gaussian processes in JAX."""
+"""mercer: scalable Gaussian processes in JAX.
+
+Three nouns and one verb: a *process* gives a Gaussian at any inputs, a *likelihood* says how data come from function values,
+an *objective* is a number to make small, and *fit* makes it small for any model.
+"""
+
+from mercer import covariances, inducing, kernels, likelihoods, linalg, means, objectives, parameters, priors, training
+from mercer.model import Model
+from mercer.objectives import elbo
+from mercer.parameters import constant, param
+from mercer.processes import GP, Conditioned, Gaussian, Process, Sparse
+from mercer.training import fit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GP",
+    "Conditioned",
+    "Gaussian",
+    "Model",
+    "Process",
+    "Sparse",
+    "constant",
+    "covariances",
+    "elbo",
+    "fit",
+    "inducing",
+    "kernels",
+    "likelihoods",
+    "linalg",
+    "means",
+    "objectives",
+    "param",
+    "parameters",
+    "priors",
+    "training",
+]

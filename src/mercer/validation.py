@@ -63,3 +63,8 @@ def same_columns(X: Array, X2: Array, name: str = "X2") -> None:
     """Refuses inputs of different dimension."""
     if X.shape[1] != X2.shape[1]:
         raise ValueError(f"X and {name} must have the same number of columns, got {X.shape[1]} and {X2.shape[1]}")
+
+
+def is_complete(Y: Array) -> bool:
+    """Whether Y is known to hold no NaN."""
+    return is_concrete(Y) and _all(lambda y: ~jnp.isnan(y), Y)

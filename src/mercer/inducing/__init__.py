@@ -1,0 +1,7 @@
+"""Inducing variables, and where to put inducing points."""
+
+from mercer.inducing.base import InducingVariables
+from mercer.inducing.points import Points
+from mercer.inducing.selection import greedy_indices, greedy_variance, kmeans, random_subset
+
+__all__ = ["InducingVariables", "Points", "greedy_indices", "greedy_variance", "kmeans", "random_subset"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from mercer.kernels.base import Kernel
 from mercer.parameters import cast, ordered, param, positive
@@ -27,8 +27,8 @@ class ChangePoints(Kernel):
     def __init__(
         self,
         kernels: Sequence[Kernel],
-        locations: Sequence[float] | Array,
-        steepness: float | Array = 1.0,
+        locations: ArrayLike | Sequence[float],
+        steepness: ArrayLike | Sequence[float] = 1.0,
         dim: int = 0,
     ):
         self.kernels, self.locations, self.steepness, self.dim = tuple(kernels), locations, steepness, dim

@@ -39,7 +39,7 @@ class Periodic(Kernel):
     def __check_init__(self):
         self._check_ranks(lengthscale=1, period=1, variance=0)
 
-    def _circles(self, X: Float[Array, "N D"]) -> Float[Array, "N 2D"]:
+    def _circles(self, X: Float[Array, "N D"]) -> Float[Array, "N 2*D"]:
         angle = 2.0 * jnp.pi * X / self._per_column("period", X)
         radius = 1.0 / self._per_column("lengthscale", X)
         return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=1)

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from mercer import validation
 from mercer.likelihoods import expectations
-from mercer.parameters import Module, cast, is_concrete
+from mercer.parameters import Module, cast
 
 DEFAULT_POINTS = 20
 
@@ -34,8 +35,8 @@ class Likelihood(Module):
 
     def __check_init__(self):
         for name in self.per_output:
-            if jnp.ndim(getattr(self, name)) > 1:
-                shape = jnp.shape(getattr(self, name))
+            shape = np.shape(getattr(self, name))
+            if len(shape) > 1:
                 raise ValueError(f"{type(self).__name__}: {name} expects a number or a vector, got shape {shape}")
 
     @abc.abstractmethod
@@ -122,8 +123,11 @@ class Likelihood(Module):
         return cast(self, mean.dtype)._predict(mean, var, X, key)
 
     def validate(self, Y: Any, name: str = "Y") -> None:
-        """Refuses observations outside the support, where the numbers are known. NaN means not observed."""
-        if not is_concrete(Y):
+        """Refuses observations [N, P] outside the support, where the numbers are known. NaN means not observed."""
+        if np.ndim(Y) != 2:
+            raise ValueError(f"{name} must be two-dimensional [N, P], got shape {np.shape(Y)}")
+        self.num_latents(np.shape(Y)[1])
+        if isinstance(Y, jax.core.Tracer):
             return
         Y = np.asarray(Y)
         valid, expected = self._support(Y)
@@ -146,11 +150,11 @@ class Likelihood(Module):
         if expected != f.shape[1]:
             raise ValueError(f"{type(self).__name__}: {name} expects {expected} columns (latents), got {f.shape[1]}")
         for field in self.per_output:
-            length = jnp.size(getattr(self, field))
-            if jnp.ndim(getattr(self, field)) == 1 and length != num_outputs:
+            shape = np.shape(getattr(self, field))
+            if shape not in ((), (num_outputs,)):
                 raise ValueError(
                     f"{type(self).__name__}: {field} expects one number, or one for each of {num_outputs} outputs, "
-                    f"got {length}"
+                    f"got {shape[0]}"
                 )
         return f
 
@@ -187,6 +191,11 @@ class ScalarLikelihood(Likelihood):
 
     def _log_predictive(self, mean, var, y, X, key):
         return expectations.log_expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points)
+
+
+def as_integer(value: Any) -> Any:
+    """NumPy's integers as Python's, which can be static; all else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def is_count(y: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln, log_ndtr, ndtr
 
 from mercer.likelihoods import expectations
-from mercer.likelihoods.base import ScalarLikelihood, is_count
+from mercer.likelihoods.base import ScalarLikelihood, as_integer, is_count
 
 _LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": jax.nn.log_sigmoid}  # log p; log(1 - p) is the same at -f
 
@@ -46,7 +46,7 @@ class Bernoulli(ScalarLikelihood):
 class Binomial(ScalarLikelihood):
     """p(y | f) = C(n, y) p^y (1 - p)^(n - y), with n = trials and p of f as in `Bernoulli`."""
 
-    trials: int = eqx.field(static=True)
+    trials: int = eqx.field(static=True, converter=as_integer)
     link: str = eqx.field(static=True, default="probit")
     discrete: ClassVar[bool] = True
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erf, gammaln, log_ndtr, ndtr
-from jax.scipy.stats import beta, t
+from jax.scipy.stats import t
 from jaxtyping import Array
 
 from mercer.likelihoods import expectations
@@ -116,7 +116,9 @@ class Beta(ScalarLikelihood):
         return (y > 0) & (y < 1), "numbers strictly between 0 and 1"
 
     def _log_prob(self, f, y, X):
-        return beta.logpdf(y, self.scale * _fraction(f), self.scale * _fraction(-f))
+        a, b = self.scale * _fraction(f), self.scale * _fraction(-f)
+        log_beta = gammaln(a) + gammaln(b) - gammaln(self.scale)
+        return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) - log_beta
 
     def _predict(self, mean, var, X, key):
         def given(f):

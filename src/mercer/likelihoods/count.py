@@ -42,7 +42,7 @@ class Poisson(ScalarLikelihood):
 class NegativeBinomial(ScalarLikelihood):
     """p(y | f) = Gamma(y + r) / (Gamma(r) y!) (1 - q)^r q^y, q = a m / (1 + a m), r = 1 / a, m = exp(f).
 
-    The mean is m, the variance m + a m^2; a is the `dispersion`, and as it goes to 0 this becomes the Poisson likelihood.
+    The mean is m, the variance m + a m^2. As the `dispersion` a goes to 0 this becomes the Poisson likelihood.
     """
 
     dispersion: Array = param(positive, default=1.0)

@@ -14,10 +14,10 @@ from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Float
 
 from mercer.likelihoods import expectations
-from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood, ScalarLikelihood, is_count
+from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood, ScalarLikelihood, as_integer, is_count
 from mercer.parameters import constant, is_concrete, ordered, param, positive
 
-_FAR = 1e9  # in standard deviations: beyond the first and the last edge
+_FAR = 1e9  # standard deviations: a finite number that stands for infinity
 
 
 class Ordinal(ScalarLikelihood):
@@ -61,7 +61,7 @@ class Ordinal(ScalarLikelihood):
 class _Multiclass(Likelihood):
     """One output, a label; one latent for each class."""
 
-    classes: int = eqx.field(static=True)
+    classes: int = eqx.field(static=True, converter=as_integer)
     discrete: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -81,7 +81,11 @@ class _Multiclass(Likelihood):
 
 
 class RobustMax(_Multiclass):
-    """p(y | f) = 1 - epsilon if y is the class of the largest latent, epsilon / (C - 1) if not."""
+    """p(y | f) = 1 - epsilon if y is the class of the largest latent, epsilon / (C - 1) if not.
+
+    The probability that a latent is the largest is by quadrature over it, accurate while its standard deviation is at
+    most a few times that of the others; where it is more (and the classes do not sum to 1), take more `num_points`.
+    """
 
     epsilon: Array = constant(default=1e-3)
     num_points: int = eqx.field(static=True, default=DEFAULT_POINTS, kw_only=True)
@@ -96,7 +100,8 @@ class RobustMax(_Multiclass):
         scale = expectations.standard_deviation(var)
 
         def others_are_smaller(f):
-            return jnp.exp(jnp.sum(jnp.where(is_label, 0.0, log_ndtr((f[..., None] - mean) / scale)), axis=-1))
+            z = jnp.clip((f[..., None] - mean) / scale, -_FAR, _FAR)
+            return jnp.exp(jnp.sum(jnp.where(is_label, 0.0, log_ndtr(z)), axis=-1))
 
         m, v = _of_label(mean, label), _of_label(var, label)
         return expectations.expectation(others_are_smaller, m, v, self.num_points)

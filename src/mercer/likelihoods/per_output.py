@@ -32,6 +32,8 @@ class PerOutput(Likelihood):
         return len(self.likelihoods)
 
     def validate(self, Y, name="Y"):
+        Y = jnp.asarray(Y)
+        self.num_latents(Y.shape[1])
         for p, part in enumerate(self.likelihoods):
             part.validate(Y[:, p : p + 1], f"column {p} of {name}")
 

@@ -5,6 +5,7 @@ of the diagonal, begins at the size that the dtype calls for, and grows by decad
 fails. All of this happens inside compiled code; the caller learns how much was added.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -38,8 +39,11 @@ def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: b
     With `always` the first jitter is added in any case, which bounds the condition number; without it only when the
     bare matrix fails. On concrete values a failure past the cap raises; in compiled code the factor is NaN.
     """
-    result = _safe_cholesky(A, always)
-    if is_concrete(A):
+    factorise = functools.partial(_factorise, always)
+    for _ in range(A.ndim - 2):
+        factorise = jax.vmap(factorise)
+    result = Cholesky(*factorise(A))
+    if is_concrete(A) and is_concrete(result.factor):
         raise_if_failed(A, result.factor, name)
     return result
 
@@ -60,12 +64,11 @@ def raise_if_failed(A: Array, factor: Array, name: str) -> None:
     )
 
 
-def _safe_cholesky(A: Array, always: bool) -> Cholesky:
-    if A.ndim > 2:
-        return jax.vmap(lambda a: _safe_cholesky(a, always))(A)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _factorise(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
     first, last = JITTER[A.dtype]
     identity = jnp.eye(A.shape[-1], dtype=A.dtype)
-    scale = jax.lax.stop_gradient(jnp.mean(jnp.diagonal(A)))
+    scale = jnp.mean(jnp.diagonal(A))
 
     def attempt(jitter):
         return jax.lax.linalg.cholesky(A + jitter * identity, symmetrize_input=False)
@@ -76,11 +79,27 @@ def _safe_cholesky(A: Array, always: bool) -> Cholesky:
 
     def retry(state):
         relative = jnp.maximum(10.0 * state[1], first)
-        return attempt(jax.lax.stop_gradient(relative * scale)), relative
+        return attempt(relative * scale), relative
 
     start = jnp.asarray(first if always else 0.0, A.dtype)
     factor, relative = jax.lax.while_loop(failed, retry, (attempt(start * scale), start))
-    return Cholesky(factor, relative * scale)
+    return factor, relative * scale
+
+
+@_factorise.defjvp
+def _factorise_jvp(always, primals, tangents):
+    # dL = L Phi(W dA W^T), W = L^-1
+    (A,), (dA,) = primals, tangents
+    factor, jitter = _factorise(always, A)
+    inner = lower_half(_congruence(triangular_inverse(factor), dA))
+    dfactor = triangular_matmul(factor, inner, left="lower", right="lower", out="lower")
+    return (factor, jitter), (dfactor, jnp.zeros_like(jitter))
+
+
+def _congruence(W: Array, dA: Array) -> Array:
+    """W sym(dA) W^T for lower triangular W."""
+    half = triangular_matmul(W, 0.5 * (dA + dA.T), left="lower")
+    return triangular_matmul(half, W.T, right="upper")
 
 
 def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -103,16 +122,31 @@ def lower_half(A: Array) -> Array:
     return jnp.tril(A) - 0.5 * jnp.diagonal(A)[:, None] * jnp.eye(A.shape[-1], dtype=A.dtype)
 
 
-@jax.custom_jvp
-def inverse_factor(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """W = chol(A + jitter I)^-1, lower triangular: W^T W is the inverse, and W x whitens x."""
-    return triangular_inverse(_safe_cholesky(A, True).factor)
+def inverse_factor(A: Float[Array, "... M M"], *, always: bool = True) -> Float[Array, "... M M"]:
+    """W = chol(A + jitter I)^-1, lower triangular: W^T W is the inverse, and W x whitens x. `always` as in `safe_cholesky`."""
+    invert = functools.partial(_inverse_factor, always)
+    for _ in range(A.ndim - 2):
+        invert = jax.vmap(invert)
+    return invert(A)
 
 
-@inverse_factor.defjvp
-def _inverse_factor_jvp(primals, tangents):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _inverse_factor(always: bool, A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return triangular_inverse(_factorise(always, A)[0])
+
+
+@_inverse_factor.defjvp
+def _inverse_factor_jvp(always, primals, tangents):
     # dW = -Phi(W dA W^T) W
     (A,), (dA,) = primals, tangents
-    W = inverse_factor(A)
-    inner = triangular_matmul(triangular_matmul(W, 0.5 * (dA + dA.T), left="lower"), W.T, right="upper")
-    return W, -triangular_matmul(lower_half(inner), W, left="lower", right="lower", out="lower")
+    W = _inverse_factor(always, A)
+    inner = lower_half(_congruence(W, dA))
+    return W, -triangular_matmul(inner, W, left="lower", right="lower", out="lower")
+
+
+def inverse_root(A: Float[Array, "... M M"]) -> Float[Array, "... M M"]:
+    """The lower triangular L with L L^T = A^-1.
+
+    A = U U^T with an upper triangular U, the Cholesky factor of A with its order reversed; then L = U^-T.
+    """
+    return jnp.flip(inverse_factor(jnp.flip(A, (-2, -1)), always=False), (-2, -1)).mT

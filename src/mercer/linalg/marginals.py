@@ -10,16 +10,19 @@ cotangents gm, gv the derivative needs one product of Kuf with itself, the rest 
     G = W (Kuf gv) Kuf^T W^T,    dm = W Kuf gm,    dL = -2 lower(G L),
     S = Phi(m dm^T + 2 A G),     dKuu = -sym(W^T S W),     dKuf = (W^T m) gm^T + 2 P Kuf gv.
 
-P Kuf has two forms. As (P) Kuf it is one M^2 B product, but loses 1 / jitter in precision when Kuu is near singular; as
-W^T (A (W Kuf)) it is accurate to rounding and takes three. The second serves float32 always, and float64 when the
-norm of W says that the first would show.
+P Kuf and G have two forms each. By way of P = W^T A W and of Kuf gv Kuf^T they take one M^2 B product, but lose a factor of
+1 / jitter in precision when Kuu is near singular; by way of C = W Kuf they are accurate to rounding and take more. The
+second way serves float32 always, and float64 when the norm of W says that the loss would show.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, lower_half
+from mercer.linalg.operators import PSD, Dense
 from mercer.linalg.products import map_columns, matmul, triangular_matmul, weighted_gram
 
 # The relative error that the quick form may have in the reduction of variance.
@@ -38,40 +41,51 @@ def _forward(Kuu, Kuf, m, L):
     W = inverse_factor(Kuu)
     # A = I - L L^T
     A = jnp.eye(len(m), dtype=L.dtype) - triangular_matmul(L, L.T, left="lower", right="upper", out="symmetric")
-    PKuf, reduction = _reduction(Kuu, Kuf, W, A)
+    quick = jnp.finfo(Kuf.dtype).eps * jnp.mean(jnp.diagonal(Kuu)) * jnp.max(jnp.sum(W**2, axis=1)) < _TOLERANCE
+    PKuf, reduction = _either(quick, _quick_reduction, _careful_reduction, Kuf, W, A)
     a = matmul(m, W)
-    return (matmul(a, Kuf), reduction), (Kuf, PKuf, W, A, L, m, a)
+    return (matmul(a, Kuf), reduction), (Kuf, PKuf, W, A, L, m, a, quick)
 
 
-def _reduction(Kuu, Kuf, W, A):
-    """P Kuf and the diagonal of Kuf^T P Kuf."""
+def _either(quick, if_quick, if_careful, *args):
+    """One of two ways to work out the same thing; in float32 always the careful one."""
+    if args[0].dtype == jnp.float32:
+        return if_careful(*args)
+    return jax.lax.cond(quick, if_quick, if_careful, *args)
 
-    def quick(_):
-        # P = W^T (A W)
-        P = triangular_matmul(W.T, triangular_matmul(A, W, right="lower"), left="upper", out="symmetric")
-        PKuf = matmul(P, Kuf)
-        return PKuf, jnp.sum(Kuf * PKuf, axis=0)
 
-    def careful(_):
-        return map_columns(careful_slice, Kuf)
+def _quick_reduction(Kuf, W, A):
+    """P Kuf and the diagonal of Kuf^T P Kuf, by way of P = W^T (A W)."""
+    P = triangular_matmul(W.T, triangular_matmul(A, W, right="lower"), left="upper", out="symmetric")
+    PKuf = matmul(P, Kuf)
+    return PKuf, jnp.sum(Kuf * PKuf, axis=0)
 
-    def careful_slice(columns):
-        # C = W Kuf
+
+def _careful_reduction(Kuf, W, A):
+    """The same, by way of C = W Kuf."""
+
+    def of_columns(columns):
         C = triangular_matmul(W, columns, left="lower")
         AC = matmul(A, C)
         return triangular_matmul(W.T, AC, left="upper"), jnp.sum(C * AC, axis=0)
 
-    if Kuf.dtype == jnp.float32:
-        return careful(None)
-    error = jnp.finfo(Kuf.dtype).eps * jnp.mean(jnp.diagonal(Kuu)) * jnp.max(jnp.sum(W**2, axis=1))
-    return jax.lax.cond(error < _TOLERANCE, quick, careful, None)
+    return map_columns(of_columns, Kuf)
+
+
+def _quick_gram(Kuf, W, gv):
+    """G = W (Kuf gv Kuf^T) W^T."""
+    half = triangular_matmul(W, weighted_gram(Kuf, gv), left="lower")
+    return triangular_matmul(half, W.T, right="upper", out="symmetric")
+
+
+def _careful_gram(Kuf, W, gv):
+    """G = C gv C^T, C = W Kuf."""
+    return weighted_gram(Kuf, gv, lambda columns: triangular_matmul(W, columns, left="lower"))
 
 
 def _backward(residuals, cotangents):
-    (Kuf, PKuf, W, A, L, m, a), (gm, gv) = residuals, cotangents
-    # G = W dP W^T, dP = Kuf gv Kuf^T
-    WdP = triangular_matmul(W, weighted_gram(Kuf, gv), left="lower")
-    G = triangular_matmul(WdP, W.T, right="upper", out="symmetric")
+    (Kuf, PKuf, W, A, L, m, a, quick), (gm, gv) = residuals, cotangents
+    G = _either(quick, _quick_gram, _careful_gram, Kuf, W, gv)
     dm = matmul(W, matmul(Kuf, gm))
     dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
     S = lower_half(m[:, None] * dm + 2.0 * triangular_matmul(A, G, out="lower"))
@@ -83,3 +97,15 @@ def _backward(residuals, cotangents):
 
 
 whitened_marginals.defvjp(_forward, _backward)
+
+
+def marginals(
+    Kuu: PSD, Kuf: Float[Array, "M B"], q_mu: Float[Array, "M L"], q_root: Float[Array, "L M M"]
+) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    """Mean and reduction of variance, [B, L] each, for L whitened q(u) that share Kuu and Kuf."""
+    if isinstance(Kuu, Dense):
+        rule = functools.partial(whitened_marginals, Kuu.matrix, Kuf)
+        return jax.vmap(rule, in_axes=(1, 0), out_axes=1)(q_mu, q_root)
+    C = Kuu.whiten(Kuf)
+    projected = matmul(q_root.mT, C)
+    return matmul(C.T, q_mu), jnp.sum(C**2, axis=0)[:, None] - jnp.sum(projected**2, axis=1).T

@@ -65,10 +65,13 @@ def triangular_matmul(
     return jnp.concatenate([jnp.concatenate(row, axis=-1) for row in grid], axis=-2)
 
 
-def weighted_gram(K: Float[Array, "M B"], weights: Float[Array, " B"]) -> Float[Array, "M M"]:
-    """K diag(weights) K^T, which is symmetric."""
+def weighted_gram(
+    K: Float[Array, "M B"], weights: Float[Array, " B"], transform: Callable[[Array], Array] = lambda columns: columns
+) -> Float[Array, "M M"]:
+    """K diag(weights) K^T, which is symmetric; with `transform`, of the transformed columns of K."""
 
     def gram(columns, w):
+        columns = transform(columns)
         return triangular_matmul(columns * w, columns.T, out="symmetric")
 
     whole, edge = K.shape[1] // _SLICE, K.shape[1] // _SLICE * _SLICE

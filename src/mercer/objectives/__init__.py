@@ -1,0 +1,19 @@
+"""Objectives: functions of (model, batch, key) that `fit` makes small."""
+
+from mercer.objectives.base import Batch, Objective
+from mercer.objectives.collapsed import CollapsedELBO
+from mercer.objectives.exact import LeaveOneOut, MarginalLikelihood
+from mercer.objectives.map import MAP
+from mercer.objectives.variational import ELBO, PredictiveLogLikelihood, elbo
+
+__all__ = [
+    "Objective",
+    "Batch",
+    "MarginalLikelihood",
+    "LeaveOneOut",
+    "CollapsedELBO",
+    "ELBO",
+    "PredictiveLogLikelihood",
+    "MAP",
+    "elbo",
+]

@@ -1,0 +1,18 @@
+"""Training: `fit`, and what it is made of."""
+
+from mercer.training.checkpoint import CheckpointError
+from mercer.training.fit import Callback, Fit, Progressed, TrainingError, fit
+from mercer.training.natural import NaturalGradient, natural_step
+from mercer.training.stopping import EarlyStopping
+
+__all__ = [
+    "Callback",
+    "CheckpointError",
+    "EarlyStopping",
+    "Fit",
+    "NaturalGradient",
+    "Progressed",
+    "TrainingError",
+    "fit",
+    "natural_step",
+]

@@ -1,0 +1,74 @@
+"""A model: a process for the function, and a likelihood for how data come from it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from mercer import validation
+from mercer.likelihoods import Likelihood
+from mercer.linalg import quiet_blas
+from mercer.parameters import Module, cast, is_concrete
+from mercer.processes import Gaussian, Process
+
+
+class Model(Module):
+    """A process (before training: the prior or a sparse posterior) and a likelihood."""
+
+    posterior: Process
+    likelihood: Likelihood
+
+    def __init__(self, posterior: Process, likelihood: Likelihood):
+        if not isinstance(posterior, Process) or not isinstance(likelihood, Likelihood):
+            kinds = f"{type(posterior).__name__} and {type(likelihood).__name__}"
+            raise ValueError(f"Model expects a process and a likelihood, got {kinds}")
+        self.posterior, self.likelihood = posterior, likelihood
+
+    def predict(self, X: Float[Array, "N D"]) -> Gaussian:
+        """The mean and the variance of new observations y at X, [N, P] each."""
+        latent = self.posterior.predict(X, self.likelihood.layout)
+        return _at(_predict, self.likelihood, latent, validation.inputs(X))
+
+    def log_density(self, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, " N"]:
+        """The log density that the model gives to each row of Y, summed over the outputs that are not NaN."""
+        latent = self.posterior.predict(X, self.likelihood.layout)
+        Y = validation.outputs(Y, len(latent.mean), discrete=self.likelihood.discrete)
+        self.likelihood.validate(Y)
+        return _at(_log_density, self.likelihood, latent, validation.inputs(X), Y)
+
+    def cached(self) -> "Model":
+        """The same model, with what prediction needs of the posterior worked out once."""
+        return Model(self.posterior.cached(), self.likelihood)
+
+
+def _at(function, likelihood: Likelihood, latent: Gaussian, X: Array, *args: Array):
+    """A compiled function of the latent Gaussian, in its dtype."""
+    dtype = latent.mean.dtype
+    if not is_concrete(latent.mean):
+        return function.__wrapped__(likelihood, latent, X.astype(dtype), *args)
+    with quiet_blas():
+        return jax.block_until_ready(function(cast(likelihood, dtype), latent, X.astype(dtype), *args))
+
+
+@eqx.filter_jit
+def _predict(likelihood, latent, X):
+    return Gaussian(*likelihood.predict(latent.mean, latent.cov, X))
+
+
+@eqx.filter_jit
+def _log_density(likelihood, latent, X, Y):
+    return likelihood.log_predictive(latent.mean, latent.cov, Y, X)
+
+
+def check_latents(model: Model, Y: Array) -> None:
+    """Refuses a posterior whose number of outputs is not what the likelihood needs for Y."""
+    needed = model.likelihood.num_latents(Y.shape[1])
+    given = getattr(model.posterior, "num_outputs", needed)
+    if given != needed:
+        name = type(model.likelihood).__name__
+        raise ValueError(f"{name} with {Y.shape[1]} columns of Y needs {needed} latent functions, the posterior has {given}")
+
+
+def align(model: Module, X: Array) -> Module:
+    """The model with its parameters in the dtype of the data."""
+    return cast(model, jnp.result_type(X))

@@ -1,0 +1,76 @@
+"""What an objective is: a number to make small, for a model on a batch of data.
+
+Objectives are per datum (minus a bound, divided by the number of data), so that learning rates and tolerances carry over
+between data sets, and unbiased under minibatching.
+"""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from mercer import validation
+from mercer.model import Model, check_latents
+from mercer.parameters import Module, constant
+
+
+class Batch(Module):
+    """Rows of a data set that has `num_data` rows in all; `complete` says that nothing in it is missing (NaN)."""
+
+    X: Float[Array, "B D"] = constant()
+    Y: Float[Array, "B P"] = constant()
+    num_data: int = eqx.field(static=True)
+    complete: bool = eqx.field(static=True)
+
+    def __init__(self, X: Array, Y: Array, num_data: int | None = None, complete: bool | None = None):
+        self.X, self.Y = X, Y
+        self.num_data = len(X) if num_data is None else num_data
+        self.complete = validation.is_complete(jnp.asarray(Y)) if complete is None else complete
+
+    def rows(self, index: Array) -> "Batch":
+        """A minibatch."""
+        return Batch(self.X[index], self.Y[index], self.num_data, self.complete)
+
+
+def as_batch(data: Any, *, discrete: bool = False) -> Batch:
+    """A pair (X, Y), checked, as a batch that is the whole data set."""
+    if isinstance(data, Batch):
+        return data
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(f"data expects a pair (X, Y), got {type(data).__name__}")
+    X = validation.inputs(data[0])
+    if len(X) == 0:
+        raise ValueError("X must have at least one row, got none")
+    Y = validation.outputs(data[1], len(X), discrete=discrete)
+    return Batch(X, Y.astype(X.dtype))
+
+
+class Objective(Module):
+    """A function (model, batch, key) -> scalar to be made small. A new objective says `_value`."""
+
+    minibatched: ClassVar[bool] = True  # whether it is a mean over data, so that a part of them gives an estimate
+
+    @abc.abstractmethod
+    def _value(self, model: Any, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, ""]:
+        """The objective per datum."""
+
+    def __call__(
+        self, model: Any, batch: Batch | tuple[Array, Array], key: PRNGKeyArray | None = None
+    ) -> Float[Array, ""]:
+        """The objective per datum of a batch, or of a pair (X, Y) taken as the whole data set."""
+        return self._value(model, self.checked(model, batch), key)
+
+    def checked(self, model: Any, data: Batch | tuple[Array, Array]) -> Batch:
+        """The data as a batch, after all checks that can be made before anything is compiled."""
+        likelihood = getattr(model, "likelihood", None)
+        batch = as_batch(data, discrete=likelihood is not None and likelihood.discrete)
+        if isinstance(model, Model):
+            check_latents(model, batch.Y)
+            model.likelihood.validate(batch.Y)
+        return batch
+
+    def complete(self, model: Any, batch: Batch) -> Any:
+        """What is left to do for the model after training: by default nothing."""
+        return model

@@ -1,0 +1,53 @@
+"""Objectives of exact Gaussian process regression, where the posterior is known and only the prior is learned."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from mercer.likelihoods import Gaussian
+from mercer.model import Model
+from mercer.objectives.base import Batch, Objective
+from mercer.processes import GP, Conditioned
+
+
+def conditioned(model: Any, batch: Batch) -> Conditioned:
+    """The exact posterior of a model given a batch."""
+    if isinstance(model, Conditioned):
+        return Conditioned(model.prior, batch.X, batch.Y, model.noise, batch.complete)
+    return Conditioned(model.posterior, batch.X, batch.Y, gaussian_noise(model, batch), batch.complete)
+
+
+def gaussian_noise(model: Model, batch: Batch):
+    """The noise variance of a Gaussian likelihood: as it is, or [N, P] where it is a function of the input."""
+    if model.likelihood.variance is not None:
+        return model.likelihood.variance
+    return model.likelihood.noise_variance(batch.Y.shape, batch.X)
+
+
+class _Exact(Objective):
+    minibatched = False
+
+    def checked(self, model, data):
+        is_pair = isinstance(model, Model) and type(model.posterior) is GP and isinstance(model.likelihood, Gaussian)
+        if not is_pair and not isinstance(model, Conditioned):
+            raise ValueError(
+                f"{type(self).__name__} expects a Conditioned, or a Model of a GP prior and a Gaussian likelihood, "
+                f"got {type(model).__name__}"
+            )
+        return super().checked(model, data)
+
+
+class MarginalLikelihood(_Exact):
+    """-log p(Y) / N, for a `Conditioned` or a `Model` of a GP prior and a Gaussian likelihood."""
+
+    def _value(self, model, batch, key):
+        return -conditioned(model, batch).log_marginal_likelihood() / batch.num_data
+
+
+class LeaveOneOut(_Exact):
+    """-mean_n log p(y_n | all other data) (Rasmussen and Williams, 2006, section 5.4.2)."""
+
+    def _value(self, model, batch, key):
+        loo = conditioned(model, batch).leave_one_out()
+        terms = -0.5 * (jnp.log(2.0 * jnp.pi * loo.cov) + (batch.Y - loo.mean) ** 2 / loo.cov)
+        return -jnp.sum(jnp.where(jnp.isnan(batch.Y), 0.0, terms)) / batch.num_data

@@ -1,0 +1,43 @@
+"""Maximum a posteriori: any objective, with priors on some of the parameters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from mercer.objectives.base import Objective
+from mercer.priors import Prior
+
+
+class MAP(Objective):
+    """objective - sum log prior(parameter) / N.
+
+    `priors` are pairs (where, prior), such as `(lambda m: m.posterior.prior.kernel.lengthscale, LogNormal(0.0, 1.0))`. The
+    densities are over the parameters themselves, not over their free images, so that the answer is the mode of what the
+    priors say.
+    """
+
+    objective: Objective
+    priors: tuple[tuple[Callable[[Any], Array], Prior], ...]
+
+    def __init__(self, objective: Objective, priors: Sequence[tuple[Callable[[Any], Array], Prior]]):
+        self.objective = objective
+        self.priors = tuple(priors)
+
+    @property
+    def minibatched(self):
+        return self.objective.minibatched
+
+    def checked(self, model, data):
+        return self.objective.checked(model, data)
+
+    def _value(self, model, batch, key):
+        log_prior = sum(
+            jnp.sum(prior.log_prob(leaf)) for where, prior in self.priors for leaf in jax.tree.leaves(where(model))
+        )
+        return self.objective._value(model, batch, key) - log_prior / batch.num_data
+
+    def complete(self, model, batch):
+        return self.objective.complete(model, batch)

@@ -1,0 +1,88 @@
+"""Objectives that are expectations under a posterior q(f): the evidence lower bound, and the predictive log likelihood.
+
+The bound on log p(Y) is sum_n E_q[log p(y_n | f_n)] - KL[q(u) || p(u)] (paper 004, equation 21; Hensman et al., 2013). Its
+terms need only the marginals of q at each datum, so that a minibatch gives an unbiased estimate.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from mercer.linalg import quiet_blas
+from mercer.model import Model, align
+from mercer.objectives.base import Batch, Objective
+from mercer.parameters import is_concrete
+
+
+def _check_model(objective: Objective, model: Any) -> None:
+    if not isinstance(model, Model) or not hasattr(model.posterior, "kl"):
+        raise ValueError(
+            f"{type(objective).__name__} expects a Model whose posterior has a kl(), such as Sparse, got {type(model).__name__}"
+            + (f" with {type(model.posterior).__name__}" if isinstance(model, Model) else "")
+        )
+
+
+class ELBO(Objective):
+    """Minus the evidence lower bound, per datum: -mean_n E_q[log p(y_n | f_n)] + KL[q || p] / N."""
+
+    def checked(self, model, data):
+        _check_model(self, model)
+        return super().checked(model, data)
+
+    def _value(self, model, batch, key):
+        return -jnp.mean(_expected_log_prob(model, batch, key)) + model.posterior.kl() / batch.num_data
+
+
+class PredictiveLogLikelihood(Objective):
+    """-mean_n log E_q[p(y_n | f_n)] + weight KL[q || p] / N (Jankowiak, Pleiss and Gardner, 2020).
+
+    It scores what will be predicted, not a bound on the evidence: better calibrated where the model is wrong.
+    """
+
+    weight: float = eqx.field(static=True, default=1.0)
+
+    def checked(self, model, data):
+        _check_model(self, model)
+        return super().checked(model, data)
+
+    def _value(self, model, batch, key):
+        latent = model.posterior.predict(batch.X, model.likelihood.layout)
+        terms = model.likelihood.log_predictive(latent.mean, latent.cov, batch.Y, batch.X, key=key)
+        return -jnp.mean(terms) + self.weight * model.posterior.kl() / batch.num_data
+
+
+def _expected_log_prob(model: Model, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, " B"]:
+    latent = model.posterior.predict(batch.X, model.likelihood.layout)
+    return model.likelihood.expected_log_prob(latent.mean, latent.cov, batch.Y, batch.X, key=key)
+
+
+@eqx.filter_jit
+def _total_expected_log_prob(model, batch, key):
+    return jnp.sum(_expected_log_prob(model, batch, key))
+
+
+@eqx.filter_jit
+def _kl(model):
+    return model.posterior.kl()
+
+
+def elbo(
+    model: Model,
+    X: Float[Array, "N D"],
+    Y: Float[Array, "N P"],
+    *,
+    key: PRNGKeyArray | None = None,
+    batch_size: int = 8192,
+) -> Float[Array, ""]:
+    """The evidence lower bound itself, in nats over all the data, worked out `batch_size` rows at a time."""
+    batch = ELBO().checked(model, (X, Y))
+    model = align(model, batch.X)
+    if not is_concrete(batch.X) or not all(is_concrete(leaf) for leaf in jax.tree.leaves(model) if eqx.is_array(leaf)):
+        return jnp.sum(_expected_log_prob(model, batch, key)) - model.posterior.kl()
+    with quiet_blas():
+        starts = range(0, batch.num_data, batch_size)
+        parts = [_total_expected_log_prob(model, batch.rows(jnp.arange(batch.num_data)[i : i + batch_size]), key) for i in starts]
+        return jax.block_until_ready(sum(parts) - _kl(model))

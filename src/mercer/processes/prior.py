@@ -1,0 +1,56 @@
+"""The Gaussian process prior: a mean function and a kernel."""
+
+import jax
+import jax.numpy as jnp
+
+from mercer.kernels.base import Kernel
+from mercer.linalg import matmul
+from mercer.means import Mean, Zero
+from mercer.processes.base import Process
+from mercer.processes.gaussian import Gaussian, independent_outputs
+
+
+class GP(Process):
+    """f ~ GP(mean, kernel). Where the mean has P outputs, each output has the kernel, independently of the others."""
+
+    kernel: Kernel
+    mean: Mean
+
+    def __init__(self, kernel: Kernel, mean: Mean | None = None):
+        if not isinstance(kernel, Kernel):
+            raise ValueError(f"kernel expects a mercer kernel, got {type(kernel).__name__}")
+        mean = Zero() if mean is None else mean
+        if not isinstance(mean, Mean):
+            raise ValueError(f"mean expects a mercer mean function, got {type(mean).__name__}")
+        self.kernel, self.mean = kernel, mean
+
+    def _predict(self, X, covariance):
+        mean = self.mean(X)
+        return Gaussian(mean, self.covariance(X, mean.shape[1], covariance), covariance)
+
+    def covariance(self, X, num_outputs, covariance):
+        """The prior covariance of `num_outputs` independent outputs at X, in a layout."""
+        if covariance in ("diag", "outputs"):
+            values = jnp.broadcast_to(self.kernel.diag(X)[:, None], (len(X), num_outputs))
+        else:
+            values = jnp.broadcast_to(self.kernel(X), (num_outputs, len(X), len(X)))
+        return independent_outputs(values, covariance)
+
+    def _sample_function(self, key, num_features):
+        def draw(X):
+            mean = self.mean(X)
+            return mean + self.sample_deviation(key, num_features, mean.shape[1])(X)
+
+        return draw
+
+    def sample_deviation(self, key, num_features, num_outputs):
+        """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
+        key_features, key_weights = jax.random.split(key)
+        features = [self.kernel.features(k, num_features) for k in jax.random.split(key_features, num_outputs)]
+        weights = jax.random.normal(key_weights, (num_outputs, num_features))
+
+        def deviation(X):
+            columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(features, weights, strict=True)]
+            return jnp.stack(columns, axis=1)
+
+        return deviation

@@ -1,0 +1,69 @@
+"""Checkpoints: the state of a training run in one file, from which it goes on to the same numbers.
+
+The file is safetensors: arrays and a line of JSON, no code. It is written to a temporary name and renamed, so that a run
+that is killed while writing leaves the file before.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+from safetensors import safe_open
+
+FORMAT = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read, or that is of another run."""
+
+
+def _named_leaves(tree: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree.leaves(tree)
+    return {f"{i:05d}": np.ascontiguousarray(_raw(leaf)) for i, leaf in enumerate(leaves)}
+
+
+def _raw(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def save(path: Path, run: dict[str, Any], state: Any, history: np.ndarray) -> None:
+    """Writes the state (a tree of arrays) and the history so far; `run` says which run it belongs to."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    metadata = {"mercer": json.dumps({"format": FORMAT, "run": run}, sort_keys=True)}
+    save_file(_named_leaves(state) | {"history": np.asarray(history)}, temporary, metadata)
+    os.replace(temporary, path)
+
+
+def load(path: Path, run: dict[str, Any], like: Any) -> tuple[Any, np.ndarray]:
+    """The state and the history of a run, in the shape of `like`."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {}).get("mercer", "null"))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error}); delete it to begin anew") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise CheckpointError(f"checkpoint {path} is not a training checkpoint of this version of mercer")
+    different = sorted(name for name in run if header["run"].get(name) != run[name])
+    if different:
+        said = ", ".join(f"{name} (there {header['run'].get(name)}, here {run[name]})" for name in different)
+        raise CheckpointError(f"checkpoint {path} is of another run: it differs in {said}; delete it to begin anew")
+    history = arrays.pop("history")
+    leaves, structure = jax.tree.flatten(like)
+    if [(a.shape, a.dtype) for a in arrays.values()] != [(np.shape(_raw(x)), _raw(x).dtype) for x in leaves]:
+        raise CheckpointError(f"checkpoint {path} holds a model of another shape; delete it to begin anew")
+    restored = [_restore(array, leaf) for array, leaf in zip(arrays.values(), leaves, strict=True)]
+    return jax.tree.unflatten(structure, restored), history
+
+
+def _restore(array: np.ndarray, like: Any) -> Any:
+    if isinstance(like, jax.Array) and jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(array)
+    return jax.numpy.asarray(array)

@@ -1,0 +1,292 @@
+"""The verb: `fit` makes an objective small, for any model.
+
+The parameters are mapped to free space, and a compiled loop takes a chunk of steps at a time. Between chunks the host looks at
+the losses, shows progress, calls callbacks and writes checkpoints. The length of a chunk is an argument of the
+compiled loop, not a part of it, so that nothing is compiled twice and the numbers do not depend on the chunks.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PRNGKeyArray
+
+from mercer.linalg import quiet_blas
+from mercer.model import align
+from mercer.objectives.base import Batch, Objective
+from mercer.parameters import constrain, trainable, unconstrain
+from mercer.training import checkpoint as checkpoints
+from mercer.training.minibatches import Minibatches
+from mercer.training.natural import NaturalGradient, check_model, where_q
+from mercer.training.progress import Progress
+from mercer.training.steps import GradientStepper, NaturalStepper, all_finite
+
+
+class Fit(NamedTuple):
+    """A trained model, and the objective before each step, [steps] (with restarts: [steps] of the best)."""
+
+    model: Any
+    history: np.ndarray
+
+
+class TrainingError(ValueError):
+    """The objective became NaN or infinite. `fit` holds the last good model and the history up to it."""
+
+    def __init__(self, message: str, fit: Fit):
+        super().__init__(message)
+        self.fit = fit
+
+
+class Progressed(NamedTuple):
+    """What a callback sees after each chunk: steps done, the history so far, and the model as it is (made when called)."""
+
+    step: int
+    history: np.ndarray
+    model: Callable[[], Any]
+
+
+Callback = Callable[[Progressed], bool | None]
+
+
+def fit(
+    model: Any,
+    objective: Objective,
+    data: tuple[Array, Array] | Batch,
+    *,
+    optimiser: optax.GradientTransformation | NaturalGradient | None = None,
+    steps: int = 1000,
+    batch_size: int | None = None,
+    key: PRNGKeyArray | None = None,
+    frozen: Callable[[Any], Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: str | Path | None = None,
+    progress: bool = False,
+    every: int = 100,
+    restarts: int = 1,
+    perturb: Callable[[Any, PRNGKeyArray], Any] | None = None,
+) -> Fit:
+    """Makes `objective` small over the parameters of `model`.
+
+    - `data`: a pair (X, Y). Its dtype becomes the model's.
+    - `optimiser`: any of optax (by default Adam with learning rate 0.01), `optax.lbfgs()` for objectives without
+      minibatches, or `mercer.training.NaturalGradient`.
+    - `batch_size`: rows in a step; all of them by default. Passes over the data are shuffled.
+    - `frozen`: a function from the model to the parts that are held still.
+    - `callbacks`: called with a `Progressed` after every `every` steps; one that returns True ends training.
+    - `checkpoint`: a file, written after every `every` steps. If it is there at the start, the run goes on from it.
+    - `restarts`: how many starts are trained at once; the first is the model, the others are `perturb(model, key)`, by
+      default with noise on its vectors and numbers in free space. The best at the end is returned.
+
+    Raises `TrainingError` at the first loss that is not finite; it holds the last good model.
+    """
+    key = jax.random.key(0) if key is None else key
+    batch = objective.checked(model, data)
+    _check_arguments(objective, optimiser, steps, batch_size, every, restarts, batch)
+    model = align(model, batch.X)
+    starts = _starts(model, restarts, perturb, jax.random.fold_in(key, 1))
+    run = _Run(starts, objective, batch, optimiser, batch_size, key, frozen, every, restarts)
+    with quiet_blas():
+        return run.train(steps, callbacks, None if checkpoint is None else Path(checkpoint), progress)
+
+
+def _check_arguments(objective, optimiser, steps, batch_size, every, restarts, batch):
+    for name, value in (("steps", steps), ("every", every), ("restarts", restarts)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if batch_size is None:
+        return
+    if not 1 <= batch_size <= batch.num_data:
+        raise ValueError(f"batch_size must be between 1 and the number of data, {batch.num_data}, got {batch_size}")
+    if batch_size < batch.num_data and not objective.minibatched:
+        raise ValueError(f"{type(objective).__name__} is not a mean over data: leave batch_size out")
+    if batch_size < batch.num_data and _searches_lines(optimiser):
+        raise ValueError("an optimiser that searches along lines, such as L-BFGS, needs all the data: leave batch_size out")
+
+
+def _searches_lines(optimiser) -> bool:
+    """Whether an optimiser evaluates the loss itself (optax gives it no other mark than asking for the loss)."""
+    if optimiser is None or isinstance(optimiser, NaturalGradient):
+        return False
+    optimiser = optax.with_extra_args_support(optimiser)
+    try:
+        optimiser.update(jnp.zeros(1), optimiser.init(jnp.zeros(1)), jnp.zeros(1))
+    except TypeError:
+        return True
+    return False
+
+
+def _starts(model, restarts, perturb, key):
+    """The starting models stacked along a new first axis; with one start, the model itself."""
+    if restarts == 1:
+        return model
+    perturb = _perturb if perturb is None else perturb
+    models = [model] + [perturb(model, k) for k in jax.random.split(key, restarts - 1)]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *models)
+
+
+def _perturb(model, key):
+    free = unconstrain(model)
+    flags, leaves = jax.tree.leaves(trainable(model)), jax.tree.leaves(free)
+    keys = jax.random.split(key, len(leaves))
+    moved = [
+        leaf + jax.random.normal(k, leaf.shape, leaf.dtype) if flag and leaf.ndim <= 1 else leaf
+        for k, leaf, flag in zip(keys, leaves, flags, strict=True)
+    ]
+    return constrain(jax.tree.unflatten(jax.tree.structure(free), moved))
+
+
+class _State(NamedTuple):
+    """What training carries from step to step."""
+
+    params: Any
+    optimiser: Any
+    step: Array
+
+
+class _Run:
+    """One call of `fit`: the free parameters, what stays as it is, and the compiled loop over them."""
+
+    def __init__(self, models, objective, batch, optimiser, batch_size, key, frozen, every, restarts):
+        self.objective, self.batch, self.key, self.every, self.restarts = objective, batch, key, every, restarts
+        optimiser = optax.adam(0.01) if optimiser is None else optimiser
+        free = eqx.filter_jit(unconstrain)(models)
+        self.params, self.fixed = eqx.partition(free, _movable(models, frozen, optimiser))
+        if not jax.tree.leaves(self.params):
+            raise ValueError("frozen leaves no parameter to train")
+        natural = isinstance(optimiser, NaturalGradient)
+        self.stepper = NaturalStepper(optimiser, where_q, batch.num_data) if natural else GradientStepper(optimiser)
+        minibatches = batch_size is not None and batch_size < batch.num_data
+        self.seed = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
+        self.minibatches = Minibatches(batch.num_data, batch_size, tuple(self.seed)) if minibatches else None
+        self._loop = eqx.filter_jit(self._steps)
+
+    def _over_restarts(self, function):
+        return jax.vmap(function) if self.restarts > 1 else function
+
+    def _step(self, batch, key, number):
+        """One step on a batch, for one start or for all of them."""
+
+        def one(params, fixed, optimiser):
+            def loss(params):
+                return self.objective._value(constrain(eqx.combine(params, fixed)), batch, key)
+
+            return self.stepper.step(params, optimiser, loss, number)
+
+        return self._over_restarts(one)
+
+    def _steps(self, state: _State, fixed, batch, indices, count):
+        """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
+        arrays, rest = eqx.partition(fixed, eqx.is_array)
+
+        def go_on(carry):
+            i, _, _, finite = carry
+            return (i < count) & finite
+
+        def body(carry):
+            i, state, losses, _ = carry
+            rows = batch if indices is None else batch.rows(indices[i])
+            step = self._step(rows, jax.random.fold_in(self.key, state.step), state.step)
+            params, optimiser, loss = step(state.params, eqx.combine(arrays, rest), state.optimiser)
+            state = _State(params, optimiser, state.step + 1)
+            return i + 1, state, losses.at[i].set(loss), jnp.any(jnp.isfinite(loss))
+
+        shape = (self.every,) if self.restarts == 1 else (self.every, self.restarts)
+        losses = jnp.full(shape, jnp.nan, batch.X.dtype)
+        done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
+        return done, state, losses
+
+    def _chunk(self, state: _State, count: int) -> tuple[_State, np.ndarray]:
+        indices = None
+        if self.minibatches is not None:
+            indices = np.zeros((self.every, self.minibatches.size), np.int32)
+            indices[:count] = self.minibatches.indices(int(state.step), count)
+        done, state, losses = jax.block_until_ready(self._loop(state, self.fixed, self.batch, indices, count))
+        return state, np.asarray(losses)[: int(done)]
+
+    def _model(self, state: _State, history: np.ndarray):
+        """The model (the best of the starts) as it is, with its history."""
+        free = eqx.combine(state.params, self.fixed)
+        if self.restarts > 1:
+            recent = np.mean(history[-10:], axis=0)
+            best = int(np.argmin(np.where(np.isfinite(recent), recent, np.inf)))
+            free = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, free)
+            history = history[:, best]
+        return Fit(eqx.filter_jit(constrain)(free), history)
+
+    def train(self, steps, callbacks, checkpoint, progress):
+        init = jax.jit(self._over_restarts(self.stepper.init))
+        state = _State(self.params, init(self.params), jnp.zeros((), jnp.int32))
+        history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.batch.X.dtype)
+        if checkpoint is not None and checkpoint.exists():
+            state, history = checkpoints.load(checkpoint, self._identity(), state)
+        before, before_length = state, len(history)
+        with Progress(steps, len(history), progress) as bar:
+            while len(history) < steps:
+                count = min(self.every - len(history) % self.every, steps - len(history))
+                start, (state, losses) = state, self._chunk(state, count)
+                if len(losses) < count or not np.isfinite(losses[-1]).any() or not bool(all_finite(state.params, self.restarts)):
+                    good = int(np.sum(np.isfinite(losses).reshape(len(losses), -1).any(axis=1)))
+                    history = np.concatenate([history, losses[:good]])
+                    if good == 0:
+                        start, good = before, len(history) - before_length
+                    raise self._error(start, good, history)
+                before, before_length = start, len(history)
+                history = np.concatenate([history, losses])
+                bar.update(len(history), history[-1].min())
+                if checkpoint is not None:
+                    checkpoints.save(checkpoint, self._identity(), state, history)
+                seen = Progressed(len(history), history, lambda: self._model(state, history).model)  # noqa: B023
+                if any([callback(seen) for callback in callbacks]):
+                    break
+        model, history = self._model(state, history)
+        return Fit(self.objective.complete(model, self.batch), history)
+
+    def _error(self, start: _State, good: int, history: np.ndarray) -> TrainingError:
+        """The last good model is found by taking the steps before the bad one again."""
+        state = self._chunk(start, good - 1)[0] if good > 1 else start
+        model = self._model(state, history[-1:] if len(history) else history).model if len(history) else None
+        return TrainingError(
+            f"the objective is not finite at step {len(history)} (the last finite value is "
+            f"{history[-1].min() if len(history) else 'none'}); the error's `fit.model` is the last good model. "
+            "A smaller learning rate, float64, or more jitter-proof inducing inputs usually help",
+            Fit(model, history),
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a checkpoint to belong to this run."""
+        X, Y = np.asarray(self.batch.X), np.asarray(self.batch.Y)
+        digest = hashlib.blake2b(digest_size=8)
+        for array in (X[:1000], X[-1000:], Y[:1000], Y[-1000:]):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return {
+            "objective": type(self.objective).__name__,
+            "data": f"{X.shape} {Y.shape} {X.dtype} {digest.hexdigest()}",
+            "batch_size": None if self.minibatches is None else self.minibatches.size,
+            "key": self.seed,
+            "restarts": self.restarts,
+        }
+
+
+def _movable(model, frozen, optimiser):
+    """Which leaves the optimiser moves: the parameters that are not frozen."""
+    moves = trainable(model)
+    if isinstance(optimiser, NaturalGradient):
+        check_model(model)
+        if optimiser.rest is None:
+            nothing = jax.tree.map(lambda _: False, moves)
+            moves = eqx.tree_at(where_q, nothing, (True, True))
+    if frozen is None:
+        return moves
+    try:
+        held = eqx.tree_at(frozen, moves, replace_fn=lambda part: jax.tree.map(lambda _: False, part))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"frozen must be a function from the model to parts of it: {error}") from error
+    if isinstance(optimiser, NaturalGradient) and not all(where_q(held)):
+        raise ValueError("frozen must leave q_mu and q_sqrt free under NaturalGradient")
+    return held

@@ -1,0 +1,32 @@
+"""Minibatches: which rows each step sees.
+
+The rows are an endless row of shuffled passes over the data, cut into batches. What a step sees depends on the seed and
+its number alone, so that an interrupted run goes on with the batches that it would have seen.
+"""
+
+import numpy as np
+
+
+class Minibatches:
+    """Batches of `size` rows out of `num_data`, each pass over the data in a new order."""
+
+    def __init__(self, num_data: int, size: int, seed: tuple[int, ...]):
+        self.num_data, self.size, self.seed = num_data, size, seed
+        self._passes: dict[int, np.ndarray] = {}
+
+    def _order(self, number: int) -> np.ndarray:
+        """The order of the rows in one pass."""
+        if number not in self._passes:
+            random = np.random.Generator(np.random.Philox(np.random.SeedSequence((*self.seed, number))))
+            self._passes[number] = random.permutation(self.num_data).astype(np.int32)
+            for old in [n for n in self._passes if n < number - 1]:
+                del self._passes[old]
+        return self._passes[number]
+
+    def indices(self, first_step: int, num_steps: int) -> np.ndarray:
+        """The rows of some consecutive steps, [num_steps, size]."""
+        start, stop = first_step * self.size, (first_step + num_steps) * self.size
+        passes = range(start // self.num_data, (stop - 1) // self.num_data + 1)
+        rows = np.concatenate([self._order(number) for number in passes])
+        offset = passes[0] * self.num_data
+        return rows[start - offset : stop - offset].reshape(num_steps, self.size)

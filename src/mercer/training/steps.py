@@ -1,0 +1,65 @@
+"""One step of training, for each kind of optimiser, on free (unconstrained) parameters.
+
+A stepper has `init(params)`, the state of the optimiser, and `step(params, state, loss, number)`, which returns new parameters,
+a new state and the loss before the step; `loss` is the objective of the step's batch as a function of the parameters.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from mercer.training.natural import NaturalGradient, natural_step
+
+Params = Any
+Loss = Callable[[Params], Array]
+
+
+class GradientStepper:
+    """Steps of an optax optimiser. Those that search along a line are given the loss as a function."""
+
+    def __init__(self, optimiser: optax.GradientTransformation):
+        self.optimiser = optax.with_extra_args_support(optimiser)
+
+    def init(self, params: Params) -> Any:
+        return self.optimiser.init(params)
+
+    def step(self, params: Params, state: Any, loss: Loss, number: Array) -> tuple[Params, Any, Array]:
+        value, gradient = jax.value_and_grad(loss)(params)
+        updates, state = self.optimiser.update(gradient, state, params, value=value, grad=gradient, value_fn=loss)
+        return optax.apply_updates(params, updates), state, value
+
+
+class NaturalStepper:
+    """Natural gradients for q(u) and an optax optimiser for the rest, both from one derivative."""
+
+    def __init__(self, optimiser: NaturalGradient, where: Callable[[Params], tuple[Array, Array]], num_data: int):
+        self.natural, self.where, self.num_data = optimiser, where, num_data
+        self.rest = GradientStepper(optax.set_to_zero() if optimiser.rest is None else optimiser.rest)
+
+    def _without_q(self, params: Params) -> Params:
+        return eqx.tree_at(self.where, params, (None, None))
+
+    def init(self, params: Params) -> Any:
+        return self.rest.init(self._without_q(params))
+
+    def step(self, params: Params, state: Any, loss: Loss, number: Array) -> tuple[Params, Any, Array]:
+        value, gradient = jax.value_and_grad(loss)(params)
+        # The objective is per datum; natural gradients are those of the bound, in nats.
+        (q_mu, q_sqrt), (d_mu, d_sqrt) = self.where(params), self.where(gradient)
+        gamma = self.natural.step_size(number)
+        q = natural_step(q_mu, q_sqrt, self.num_data * d_mu, self.num_data * d_sqrt, gamma)
+        others = self._without_q(params)
+        updates, state = self.rest.optimiser.update(self._without_q(gradient), state, others)
+        others = optax.apply_updates(others, updates)
+        return eqx.tree_at(self.where, others, q, is_leaf=lambda leaf: leaf is None), state, value
+
+
+def all_finite(params: Params, restarts: int) -> Array:
+    """Whether every parameter is finite, of one start at least."""
+    leaves = [jnp.isfinite(leaf).reshape(restarts, -1).all(axis=1) for leaf in jax.tree.leaves(params)]
+    return jnp.any(jnp.all(jnp.stack(leaves), axis=0))
