@@ -14,10 +14,10 @@ _dispatch = Dispatcher()
 
 
 def _no_method(function, inducing: Any, kernel: Any) -> ValueError:
-    pairs = sorted({tuple(t.__name__ for t in method.signature.types[:2]) for method in function.methods} - {("Any", "Any")})
+    pairs = {tuple(getattr(t, "__name__", str(t)) for t in method.signature.types[:2]) for method in function.methods}
     return ValueError(
-        f"{function.__name__} is not defined for {type(inducing).__name__} with {type(kernel).__name__}; the pairs that "
-        "exist are " + ", ".join(f"({a}, {b})" for a, b in pairs)
+        f"{function.__name__} is not defined for {type(inducing).__name__} with {type(kernel).__name__}; the pairs "
+        "that exist are " + ", ".join(f"({a}, {b})" for a, b in sorted(pairs - {("Any", "Any")}))
     )
 
 

@@ -1,5 +1,7 @@
 """Where to put inducing points: greedily where the prior is least determined by those chosen, by k-means, or at random."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from mercer.kernels.stationary import squared_distance
 from mercer.linalg import matmul, quiet_blas
 from mercer.parameters import cast
 
-_ROWS = 64  # rows of the factor in one product
+_SIZES = 8  # how many lengths of the factor have a product compiled for them
 _POINTS = 8192  # points whose distances to the centres are held at a time
 
 
@@ -64,10 +66,9 @@ def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: Array) -> tup
 
     With F [j, N] the factor so far, F^T F approximates k(X, X) and the diagonal of what is left is the conditional variance.
     """
-    N = len(X)
     variance = kernel._diagonal(X)
     first_trace = jnp.sum(variance)
-    padded = -(-M // _ROWS) * _ROWS
+    sizes = [M * (i + 1) // _SIZES + 1 for i in range(_SIZES)]
 
     def go_on(state):
         j, _, remaining, _ = state
@@ -75,21 +76,19 @@ def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: Array) -> tup
 
     def choose(state):
         j, factor, remaining, chosen = state
-        pivot = jnp.argmax(remaining)
+        pivot = jnp.argmax(remaining).astype(jnp.int32)
         at_pivot = jax.lax.dynamic_slice_in_dim(factor, pivot, 1, axis=1)[:, 0]
 
-        def add(block, total):
-            rows = jax.lax.dynamic_slice_in_dim(factor, block * _ROWS, _ROWS)
-            return total + matmul(jax.lax.dynamic_slice_in_dim(at_pivot, block * _ROWS, _ROWS), rows)
-
-        explained = jax.lax.fori_loop(0, (j + _ROWS - 1) // _ROWS, add, jnp.zeros(N, X.dtype))
+        # only the rows so far count; XLA wants a fixed number of them, so a product of the next of a few sizes is taken
+        products = [functools.partial(lambda end, f, p: matmul(p[:end], f[:end]), end) for end in sizes]
+        explained = jax.lax.switch(j * len(sizes) // M, products, factor, at_pivot)
         column = kernel._matrix(jax.lax.dynamic_slice_in_dim(X, pivot, 1), X)[0]
         row = (column - explained) / jnp.sqrt(remaining[pivot])
         factor = jax.lax.dynamic_update_slice_in_dim(factor, row[None], j, axis=0)
         remaining = (remaining - row**2).at[pivot].set(-jnp.inf)
         return j + 1, factor, remaining, chosen.at[j].set(pivot)
 
-    state = (0, jnp.zeros((padded, N), X.dtype), variance, jnp.zeros(M, jnp.int32))
+    state = (0, jnp.zeros((M, len(X)), X.dtype), variance, jnp.zeros(M, jnp.int32))
     count, _, _, chosen = jax.lax.while_loop(go_on, choose, state)
     return count, chosen
 

@@ -16,7 +16,7 @@ class ChangePoints(Kernel):
 
     w_i(x) = sigmoid(s_(i-1) (x - c_(i-1))) sigmoid(-s_i (x - c_i)), with c the locations and s the steepness, one
     number or one for each location; the first kernel holds from the far left and the last one to the far right. x
-    stands for the column `dim` of the input. Saatchi, Turner and Rasmussen (2010); Lloyd and others (2014), section 2.
+    stands for the column `dim` of the input. Saatchi, Turner and Rasmussen (2010); Lloyd and others (2014).
     """
 
     kernels: tuple[Kernel, ...]

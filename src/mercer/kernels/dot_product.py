@@ -90,7 +90,7 @@ def _sine(c):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _angular(order: int, c: Array) -> Array:
-    """J_order(t) / J_order(0) as a function of c = cos t, for the J of Cho and Saul (2009, equations 4 to 6)."""
+    """J_order(t) / J_order(0) as a function of c = cos t, for the J of Cho and Saul (2009)."""
     s = _sine(c)
     rest = jnp.pi - jnp.arctan2(s, c)
     if order == 0:

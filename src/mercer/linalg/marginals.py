@@ -41,17 +41,20 @@ def _forward(Kuu, Kuf, m, L):
     W = inverse_factor(Kuu)
     # A = I - L L^T
     A = jnp.eye(len(m), dtype=L.dtype) - triangular_matmul(L, L.T, left="lower", right="upper", out="symmetric")
-    quick = jnp.finfo(Kuf.dtype).eps * jnp.mean(jnp.diagonal(Kuu)) * jnp.max(jnp.sum(W**2, axis=1)) < _TOLERANCE
-    PKuf, reduction = _either(quick, _quick_reduction, _careful_reduction, Kuf, W, A)
     a = matmul(m, W)
+    if Kuf.dtype == jnp.float32:
+        C, AC, reduction = map_columns(functools.partial(_whitened, W, A), Kuf)
+        return (matmul(m, C), reduction), (C, AC, W, A, L, m, a, None)
+    quick = jnp.finfo(Kuf.dtype).eps * jnp.mean(jnp.diagonal(Kuu)) * jnp.max(jnp.sum(W**2, axis=1)) < _TOLERANCE
+    PKuf, reduction = jax.lax.cond(quick, _quick_reduction, _careful_reduction, Kuf, W, A)
     return (matmul(a, Kuf), reduction), (Kuf, PKuf, W, A, L, m, a, quick)
 
 
-def _either(quick, if_quick, if_careful, *args):
-    """One of two ways to work out the same thing; in float32 always the careful one."""
-    if args[0].dtype == jnp.float32:
-        return if_careful(*args)
-    return jax.lax.cond(quick, if_quick, if_careful, *args)
+def _whitened(W, A, Kuf):
+    """C = W Kuf, A C, and the diagonal of C^T A C."""
+    C = triangular_matmul(W, Kuf, left="lower")
+    AC = matmul(A, C)
+    return C, AC, jnp.sum(C * AC, axis=0)
 
 
 def _quick_reduction(Kuf, W, A):
@@ -65,9 +68,8 @@ def _careful_reduction(Kuf, W, A):
     """The same, by way of C = W Kuf."""
 
     def of_columns(columns):
-        C = triangular_matmul(W, columns, left="lower")
-        AC = matmul(A, C)
-        return triangular_matmul(W.T, AC, left="upper"), jnp.sum(C * AC, axis=0)
+        _, AC, reduction = _whitened(W, A, columns)
+        return triangular_matmul(W.T, AC, left="upper"), reduction
 
     return map_columns(of_columns, Kuf)
 
@@ -84,15 +86,20 @@ def _careful_gram(Kuf, W, gv):
 
 
 def _backward(residuals, cotangents):
-    (Kuf, PKuf, W, A, L, m, a, quick), (gm, gv) = residuals, cotangents
-    G = _either(quick, _quick_gram, _careful_gram, Kuf, W, gv)
-    dm = matmul(W, matmul(Kuf, gm))
+    (left, right, W, A, L, m, a, quick), (gm, gv) = residuals, cotangents
+    if quick is None:
+        C, AC = left, right
+        G, dm = weighted_gram(C, gv), matmul(C, gm)
+        dKuf = a[:, None] * gm + (2.0 * gv) * triangular_matmul(W.T, AC, left="upper")
+    else:
+        Kuf, PKuf = left, right
+        G, dm = jax.lax.cond(quick, _quick_gram, _careful_gram, Kuf, W, gv), matmul(W, matmul(Kuf, gm))
+        dKuf = a[:, None] * gm + (2.0 * gv) * PKuf
     dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
     S = lower_half(m[:, None] * dm + 2.0 * triangular_matmul(A, G, out="lower"))
     # dKuu = -sym(W^T S W)
     SW = triangular_matmul(S, W, left="lower", right="lower", out="lower")
     dKuu = triangular_matmul(W.T, SW, left="upper", right="lower")
-    dKuf = a[:, None] * gm + (2.0 * gv) * PKuf
     return -0.5 * (dKuu + dKuu.T), dKuf, dm, dL
 
 

@@ -2,7 +2,7 @@
 
 Each operator K knows a square root R, R R^T = K, through `whiten` (R^-1 x) and `colour` (R z). Everything else follows:
 K^-1 = R^-T R^-1, log det K = 2 log |det R|, and R z is a draw from N(0, K). Which root is an operator's own affair: a
-triangular one for `Dense`, a symmetric one for `DiagonalPlusLowRank`.
+triangular one for `Dense`, a low-rank change of a diagonal one for `DiagonalPlusLowRank`.
 """
 
 import abc
@@ -12,6 +12,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, safe_cholesky
@@ -122,8 +123,8 @@ class Diagonal(PSD):
 class DiagonalPlusLowRank(PSD):
     """diag(entries) + V V^T, with V [M, r].
 
-    With U = D^-1/2 V and the thin decomposition U^T U = Q diag(s) Q^T, the symmetric root of I + U U^T is
-    I + U Q diag(c) Q^T U^T, c = (sqrt(1 + s) - 1) / s, and R = D^1/2 times it: O(M r^2) in all.
+    With U = D^-1/2 V and the r x r Cholesky factor T T^T = I + U^T U, a root of I + U U^T is I + U (I + T)^-1 U^T, and
+    R = D^1/2 times it: O(M r^2) in all, with derivatives that do not mind repeated eigenvalues.
     """
 
     entries: Float[Array, " M"] = constant()
@@ -142,32 +143,32 @@ class DiagonalPlusLowRank(PSD):
     def matmul(self, x):
         return self.entries[:, None] * x + matmul(self.V, matmul(self.V.T, x))
 
-    def _spectrum(self):
+    def _small(self) -> tuple[Float[Array, "M r"], Float[Array, "r r"]]:
+        """U and T."""
         U = self.V / jnp.sqrt(self.entries)[:, None]
-        s, Q = jnp.linalg.eigh(matmul(U.T, U))
-        return jnp.maximum(s, 0.0), matmul(U, Q)
+        return U, safe_cholesky(jnp.eye(U.shape[1], dtype=U.dtype) + matmul(U.T, U), always=False).factor
 
     def whiten(self, x):
-        # (I + UQ c QU)^-1 = I - UQ c / (1 + c s) QU, and c / (1 + c s) = 1 / (sqrt(1 + s) (1 + sqrt(1 + s)))
-        s, UQ = self._spectrum()
-        root = jnp.sqrt(1.0 + s)
+        # (I + U (I + T)^-1 U^T)^-1 = I - U (I + T^T)^-1 T^-1 U^T
+        U, T = self._small()
         y = x / jnp.sqrt(self.entries)[:, None]
-        return y - matmul(UQ, matmul(UQ.T, y) / (root * (1.0 + root))[:, None])
+        inner = solve_triangular(T, matmul(U.T, y), lower=True)
+        return y - matmul(U, solve_triangular(jnp.eye(len(T), dtype=T.dtype) + T.T, inner))
 
     def colour(self, z):
-        s, UQ = self._spectrum()
-        c = 1.0 / (1.0 + jnp.sqrt(1.0 + s))
-        return jnp.sqrt(self.entries)[:, None] * (z + matmul(UQ, c[:, None] * matmul(UQ.T, z)))
+        U, T = self._small()
+        inner = solve_triangular(jnp.eye(len(T), dtype=T.dtype) + T, matmul(U.T, z), lower=True)
+        return jnp.sqrt(self.entries)[:, None] * (z + matmul(U, inner))
 
     def solve(self, x):
-        # Woodbury: (I + U U^T)^-1 = I - UQ 1 / (1 + s) QU
-        s, UQ = self._spectrum()
+        # Woodbury: (I + U U^T)^-1 = I - U (T T^T)^-1 U^T
+        U, T = self._small()
         y = x / jnp.sqrt(self.entries)[:, None]
-        y = y - matmul(UQ, matmul(UQ.T, y) / (1.0 + s)[:, None])
+        y = y - matmul(U, cho_solve((T, True), matmul(U.T, y)))
         return y / jnp.sqrt(self.entries)[:, None]
 
     def log_determinant(self):
-        return jnp.sum(jnp.log(self.entries)) + jnp.sum(jnp.log1p(self._spectrum()[0]))
+        return jnp.sum(jnp.log(self.entries)) + 2.0 * jnp.sum(jnp.log(jnp.diagonal(self._small()[1])))
 
 
 class _Composite(PSD):

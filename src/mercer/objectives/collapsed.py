@@ -49,7 +49,7 @@ def _terms(model: Model, batch: Batch) -> _Terms:
     operator = posterior.Kuu()
     C = operator.whiten(posterior.Kuf(batch.X))
     observed = ~jnp.isnan(batch.Y)
-    residual = jnp.where(observed, batch.Y - posterior.prior.mean(batch.X), 0.0)
+    residual = jnp.where(observed, batch.Y - posterior.prior.mean_of(batch.X, batch.Y.shape[1]), 0.0)
     noise = gaussian_noise(model, batch)
     shared = batch.complete and (jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1)
     slack = jnp.maximum(posterior.prior.kernel.diag(batch.X) - jnp.sum(C**2, axis=0), 0.0)

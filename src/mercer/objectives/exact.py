@@ -49,5 +49,8 @@ class LeaveOneOut(_Exact):
 
     def _value(self, model, batch, key):
         loo = conditioned(model, batch).leave_one_out()
-        terms = -0.5 * (jnp.log(2.0 * jnp.pi * loo.cov) + (batch.Y - loo.mean) ** 2 / loo.cov)
-        return -jnp.sum(jnp.where(jnp.isnan(batch.Y), 0.0, terms)) / batch.num_data
+        observed = ~jnp.isnan(batch.Y)
+        # Masked before it is squared: a NaN must not reach the derivative.
+        missed = jnp.where(observed, batch.Y - loo.mean, 0.0)
+        terms = -0.5 * (jnp.log(2.0 * jnp.pi * loo.cov) + missed**2 / loo.cov)
+        return -jnp.sum(jnp.where(observed, terms, 0.0)) / batch.num_data

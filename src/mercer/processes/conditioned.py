@@ -61,7 +61,7 @@ class Conditioned(Process):
         return ~jnp.isnan(self.Y)
 
     def _residual(self) -> Float[Array, "N P"]:
-        return jnp.where(self._observed(), self.Y - self.prior.mean(self.X), 0.0)
+        return jnp.where(self._observed(), self.Y - self.prior.mean_of(self.X, self.Y.shape[1]), 0.0)
 
     def _covariance(self) -> Float[Array, "G N N"]:
         """K, with the rows and columns of missing values replaced by those of the identity."""

@@ -28,6 +28,13 @@ class GP(Process):
         mean = self.mean(X)
         return Gaussian(mean, self.covariance(X, mean.shape[1], covariance), covariance)
 
+    def mean_of(self, X, num_outputs):
+        """The prior mean at X for a process of `num_outputs` outputs, [N, 1] where they share it."""
+        mean = self.mean(X)
+        if mean.shape[1] not in (1, num_outputs):
+            raise ValueError(f"the mean function has {mean.shape[1]} outputs, the process has {num_outputs}")
+        return mean
+
     def covariance(self, X, num_outputs, covariance):
         """The prior covariance of `num_outputs` independent outputs at X, in a layout."""
         if covariance in ("diag", "outputs"):

@@ -56,20 +56,20 @@ class Sparse(Process):
         if num_outputs < 1:
             raise ValueError(f"num_outputs must be at least 1, got {num_outputs}")
         self.prior, self.inducing, self.whiten = prior, inducing, whiten
-        dtype = jnp.result_type(*(leaf for leaf in jax.tree.leaves(inducing) if eqx.is_inexact_array(leaf)))
+        dtype = jnp.result_type(float, *(leaf for leaf in jax.tree.leaves(inducing) if eqx.is_inexact_array(leaf)))
         M, L = inducing.num, num_outputs
         blocks = _num_blocks(covariance, num_blocks, M)
         self.q_mu = jnp.zeros((M, L), dtype) if q_mu is None else q_mu
         self.q_sqrt = self._prior_root(L, blocks, dtype) if q_sqrt is None else q_sqrt
 
     def __check_init__(self):
-        M, (rows, L) = self.inducing.num, jnp.shape(self.q_mu)
-        shape = jnp.shape(self.q_sqrt)
-        full, blocks = shape == (L, M, M), len(shape) == 4 and shape == (L, M // shape[-1], shape[-1], shape[-1])
-        if rows != M or not (full or blocks):
+        M, mean_shape, shape = self.inducing.num, jnp.shape(self.q_mu), jnp.shape(self.q_sqrt)
+        full = shape == (*mean_shape[1:], M, M)
+        blocks = len(shape) == 4 and shape == (*mean_shape[1:], shape[1], *shape[2:3] * 2) and shape[1] * shape[2] == M
+        if len(mean_shape) != 2 or mean_shape[0] != M or not (full or blocks):
             raise ValueError(
                 f"with {M} inducing variables q_mu expects shape ({M}, L) and q_sqrt (L, {M}, {M}) or (L, B, {M}/B, {M}/B), "
-                f"got {jnp.shape(self.q_mu)} and {shape}"
+                f"got {mean_shape} and {shape}"
             )
 
     def _prior_root(self, L: int, blocks: int, dtype) -> Array:
@@ -135,7 +135,7 @@ class Sparse(Process):
     def _predict(self, X, covariance):
         operator, cross = self.Kuu(), self.Kuf(X)
         q_mu, q_root = self.whitened(operator)
-        prior_mean = self.prior.mean(X)
+        prior_mean = self.prior.mean_of(X, self.num_outputs)
         if covariance in ("diag", "outputs"):
             mean, reduction = marginals(operator, cross, q_mu, q_root)
             values = self.prior.kernel.diag(X)[:, None] - reduction

@@ -11,9 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from safetensors import safe_open
 
 FORMAT = 1
 
@@ -24,7 +23,7 @@ class CheckpointError(ValueError):
 
 def _named_leaves(tree: Any) -> dict[str, np.ndarray]:
     leaves = jax.tree.leaves(tree)
-    return {f"{i:05d}": np.ascontiguousarray(_raw(leaf)) for i, leaf in enumerate(leaves)}
+    return {f"{i:05d}": np.asarray(_raw(leaf), order="C") for i, leaf in enumerate(leaves)}
 
 
 def _raw(leaf: Any) -> np.ndarray:
@@ -49,7 +48,8 @@ def load(path: Path, run: dict[str, Any], like: Any) -> tuple[Any, np.ndarray]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read ({error}); delete it to begin anew") from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    ours = isinstance(header, dict) and header.get("format") == FORMAT and isinstance(header.get("run"), dict)
+    if not ours or "history" not in arrays:
         raise CheckpointError(f"checkpoint {path} is not a training checkpoint of this version of mercer")
     different = sorted(name for name in run if header["run"].get(name) != run[name])
     if different:
@@ -65,5 +65,5 @@ def load(path: Path, run: dict[str, Any], like: Any) -> tuple[Any, np.ndarray]:
 
 def _restore(array: np.ndarray, like: Any) -> Any:
     if isinstance(like, jax.Array) and jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(array)
+        return jax.random.wrap_key_data(jax.numpy.asarray(array))
     return jax.numpy.asarray(array)

@@ -25,7 +25,7 @@ from mercer.training import checkpoint as checkpoints
 from mercer.training.minibatches import Minibatches
 from mercer.training.natural import NaturalGradient, check_model, where_q
 from mercer.training.progress import Progress
-from mercer.training.steps import GradientStepper, NaturalStepper, all_finite
+from mercer.training.steps import GradientStepper, NaturalStepper, finite_starts
 
 
 class Fit(NamedTuple):
@@ -85,20 +85,32 @@ def fit(
 
     Raises `TrainingError` at the first loss that is not finite; it holds the last good model.
     """
-    key = jax.random.key(0) if key is None else key
-    batch = objective.checked(model, data)
-    _check_arguments(objective, optimiser, steps, batch_size, every, restarts, batch)
-    model = align(model, batch.X)
-    starts = _starts(model, restarts, perturb, jax.random.fold_in(key, 1))
-    run = _Run(starts, objective, batch, optimiser, batch_size, key, frozen, every, restarts)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if checkpoint is not None and not Path(checkpoint).parent.is_dir():
+        raise ValueError(f"checkpoint expects a file in a folder that exists, got {checkpoint}")
+    run = Run(
+        model,
+        objective,
+        data,
+        optimiser,
+        batch_size=batch_size,
+        key=key,
+        frozen=frozen,
+        every=every,
+        restarts=restarts,
+        perturb=perturb,
+    )
     with quiet_blas():
         return run.train(steps, callbacks, None if checkpoint is None else Path(checkpoint), progress)
 
 
-def _check_arguments(objective, optimiser, steps, batch_size, every, restarts, batch):
-    for name, value in (("steps", steps), ("every", every), ("restarts", restarts)):
+def _check_arguments(objective, optimiser, batch_size, every, restarts, batch):
+    for name, value in (("every", every), ("restarts", restarts)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    if isinstance(optimiser, NaturalGradient) and _searches_lines(optimiser.rest):
+        raise ValueError("NaturalGradient: rest must not be an optimiser that searches along lines, such as L-BFGS")
     if batch_size is None:
         return
     if not 1 <= batch_size <= batch.num_data:
@@ -106,7 +118,9 @@ def _check_arguments(objective, optimiser, steps, batch_size, every, restarts, b
     if batch_size < batch.num_data and not objective.minibatched:
         raise ValueError(f"{type(objective).__name__} is not a mean over data: leave batch_size out")
     if batch_size < batch.num_data and _searches_lines(optimiser):
-        raise ValueError("an optimiser that searches along lines, such as L-BFGS, needs all the data: leave batch_size out")
+        raise ValueError(
+            "an optimiser that searches along lines, such as L-BFGS, needs all the data: leave batch_size out"
+        )
 
 
 def _searches_lines(optimiser) -> bool:
@@ -149,14 +163,36 @@ class _State(NamedTuple):
     step: Array
 
 
-class _Run:
-    """One call of `fit`: the free parameters, what stays as it is, and the compiled loop over them."""
+class Run:
+    """What one call of `fit` works with: the free parameters, what stays as it is, and the compiled loop over them.
 
-    def __init__(self, models, objective, batch, optimiser, batch_size, key, frozen, every, restarts):
-        self.objective, self.batch, self.key, self.every, self.restarts = objective, batch, key, every, restarts
+    Its arguments are those of `fit`. `start` gives the state before the first step, and `chunk` takes some steps from it.
+    """
+
+    def __init__(
+        self,
+        model,
+        objective,
+        data,
+        optimiser=None,
+        *,
+        batch_size=None,
+        key=None,
+        frozen=None,
+        every=100,
+        restarts=1,
+        perturb=None,
+    ):
+        self.objective, self.every, self.restarts = objective, every, restarts
+        self.key = key = jax.random.key(0) if key is None else key
+        self.batch = batch = objective.checked(model, data)
         optimiser = optax.adam(0.01) if optimiser is None else optimiser
+        _check_arguments(objective, optimiser, batch_size, every, restarts, batch)
+        models = _starts(align(model, batch.X), restarts, perturb, jax.random.fold_in(key, 1))
         free = eqx.filter_jit(unconstrain)(models)
-        self.params, self.fixed = eqx.partition(free, _movable(models, frozen, optimiser))
+        self.movable = _movable(models, frozen, optimiser)
+        self.params, self.fixed = eqx.partition(free, self.movable)
+        self.held = eqx.filter(models, self.movable, inverse=True)
         if not jax.tree.leaves(self.params):
             raise ValueError("frozen leaves no parameter to train")
         natural = isinstance(optimiser, NaturalGradient)
@@ -194,43 +230,58 @@ class _Run:
             step = self._step(rows, jax.random.fold_in(self.key, state.step), state.step)
             params, optimiser, loss = step(state.params, eqx.combine(arrays, rest), state.optimiser)
             state = _State(params, optimiser, state.step + 1)
-            return i + 1, state, losses.at[i].set(loss), jnp.any(jnp.isfinite(loss))
+            return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
 
         shape = (self.every,) if self.restarts == 1 else (self.every, self.restarts)
         losses = jnp.full(shape, jnp.nan, batch.X.dtype)
         done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
         return done, state, losses
 
-    def _chunk(self, state: _State, count: int) -> tuple[_State, np.ndarray]:
+    def start(self) -> _State:
+        """The state before the first step."""
+        init = jax.jit(self._over_restarts(self.stepper.init))
+        return _State(self.params, init(self.params), jnp.zeros((), jnp.int32))
+
+    def chunk(self, state: _State, count: int) -> tuple[_State, np.ndarray]:
+        """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""
         indices = None
         if self.minibatches is not None:
             indices = np.zeros((self.every, self.minibatches.size), np.int32)
             indices[:count] = self.minibatches.indices(int(state.step), count)
-        done, state, losses = jax.block_until_ready(self._loop(state, self.fixed, self.batch, indices, count))
+        # `count` as an array: a number would be a part of what is compiled.
+        results = self._loop(state, self.fixed, self.batch, indices, np.asarray(count))
+        done, state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)[: int(done)]
 
     def _model(self, state: _State, history: np.ndarray):
         """The model (the best of the starts) as it is, with its history."""
-        free = eqx.combine(state.params, self.fixed)
+        free, held = eqx.combine(state.params, self.fixed), self.held
         if self.restarts > 1:
             recent = np.mean(history[-10:], axis=0)
-            best = int(np.argmin(np.where(np.isfinite(recent), recent, np.inf)))
-            free = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, free)
+            usable = np.isfinite(recent) & np.asarray(finite_starts(state.params, self.restarts))
+            best = int(np.argmin(np.where(usable, recent, np.inf)))
+            free, held = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, (free, held))
             history = history[:, best]
-        return Fit(eqx.filter_jit(constrain)(free), history)
+        # What is held still is taken from the start, as the way to free space and back rounds.
+        moved = eqx.filter(eqx.filter_jit(constrain)(free), self.movable)
+        return Fit(eqx.combine(moved, held), history)
 
     def train(self, steps, callbacks, checkpoint, progress):
-        init = jax.jit(self._over_restarts(self.stepper.init))
-        state = _State(self.params, init(self.params), jnp.zeros((), jnp.int32))
+        state = self.start()
         history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.batch.X.dtype)
-        if checkpoint is not None and checkpoint.exists():
-            state, history = checkpoints.load(checkpoint, self._identity(), state)
+        if checkpoint is not None:
+            identity = self._identity()
+            if checkpoint.exists():
+                state, history = checkpoints.load(checkpoint, identity, state)
         before, before_length = state, len(history)
         with Progress(steps, len(history), progress) as bar:
-            while len(history) < steps:
+            # A run that goes on asks its callbacks first: it may have been cut off before they could end it.
+            ended = 0 < len(history) < steps and self._ends(callbacks, state, history)
+            while len(history) < steps and not ended:
                 count = min(self.every - len(history) % self.every, steps - len(history))
-                start, (state, losses) = state, self._chunk(state, count)
-                if len(losses) < count or not np.isfinite(losses[-1]).any() or not bool(all_finite(state.params, self.restarts)):
+                start, (state, losses) = state, self.chunk(state, count)
+                finite = np.isfinite(losses[-1]).any() and bool(finite_starts(state.params, self.restarts).any())
+                if len(losses) < count or not finite:
                     good = int(np.sum(np.isfinite(losses).reshape(len(losses), -1).any(axis=1)))
                     history = np.concatenate([history, losses[:good]])
                     if good == 0:
@@ -238,35 +289,38 @@ class _Run:
                     raise self._error(start, good, history)
                 before, before_length = start, len(history)
                 history = np.concatenate([history, losses])
-                bar.update(len(history), history[-1].min())
+                bar.update(len(history), np.nanmin(history[-1]))
                 if checkpoint is not None:
-                    checkpoints.save(checkpoint, self._identity(), state, history)
-                seen = Progressed(len(history), history, lambda: self._model(state, history).model)  # noqa: B023
-                if any([callback(seen) for callback in callbacks]):
-                    break
+                    checkpoints.save(checkpoint, identity, state, history)
+                ended = self._ends(callbacks, state, history)
         model, history = self._model(state, history)
         return Fit(self.objective.complete(model, self.batch), history)
 
+    def _ends(self, callbacks: Sequence[Callback], state: _State, history: np.ndarray) -> bool:
+        """Whether a callback ends training. All of them are called."""
+        seen = Progressed(len(history), history, lambda: self._model(state, history).model)
+        return any([callback(seen) for callback in callbacks])
+
     def _error(self, start: _State, good: int, history: np.ndarray) -> TrainingError:
         """The last good model is found by taking the steps before the bad one again."""
-        state = self._chunk(start, good - 1)[0] if good > 1 else start
-        model = self._model(state, history[-1:] if len(history) else history).model if len(history) else None
+        state = self.chunk(start, good - 1)[0] if good > 1 else start
+        last = f"{np.nanmin(history[-1]):.6g}" if len(history) else "none"
         return TrainingError(
-            f"the objective is not finite at step {len(history)} (the last finite value is "
-            f"{history[-1].min() if len(history) else 'none'}); the error's `fit.model` is the last good model. "
+            f"the objective is not finite at step {len(history)} (the last finite value is {last}); the error's "
+            "`fit.model` is the last good model. "
             "A smaller learning rate, float64, or more jitter-proof inducing inputs usually help",
-            Fit(model, history),
+            self._model(state, history) if len(history) else Fit(None, history),
         )
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to belong to this run."""
         X, Y = np.asarray(self.batch.X), np.asarray(self.batch.Y)
-        digest = hashlib.blake2b(digest_size=8)
-        for array in (X[:1000], X[-1000:], Y[:1000], Y[-1000:]):
-            digest.update(np.ascontiguousarray(array).tobytes())
+        ends = [np.ascontiguousarray(array).tobytes() for array in (X[:1000], X[-1000:], Y[:1000], Y[-1000:])]
+        classes = eqx.tree_pformat(self.params)  # the classes, and which of their fields move
         return {
+            "model": hashlib.blake2b(classes.encode(), digest_size=8).hexdigest(),
             "objective": type(self.objective).__name__,
-            "data": f"{X.shape} {Y.shape} {X.dtype} {digest.hexdigest()}",
+            "data": f"{X.shape} {Y.shape} {X.dtype} {hashlib.blake2b(b''.join(ends), digest_size=8).hexdigest()}",
             "batch_size": None if self.minibatches is None else self.minibatches.size,
             "key": self.seed,
             "restarts": self.restarts,

@@ -9,6 +9,8 @@ inverse is formed. For a conjugate model one step of size 1 is the optimum. The 
 reparametrisation of u, so that it does not matter whether q(u) is whitened.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import optax
@@ -52,13 +54,11 @@ def natural_step(
 
 def check_model(model) -> None:
     """Refuses a model without a q(u) of full covariance."""
-    posterior = getattr(model, "posterior", None)
-    if not hasattr(posterior, "q_sqrt") or posterior.q_sqrt.shape[-1] != posterior.inducing.num:
+    posterior: Any = getattr(model, "posterior", None)
+    if not hasattr(posterior, "q_sqrt") or posterior.q_sqrt.shape[-1] != posterior.q_mu.shape[-2]:
         raise ValueError('NaturalGradient expects a Model whose posterior is a Sparse with covariance="full"')
 
 
 def where_q(model):
     """The parts of a model that natural gradients move."""
     return model.posterior.q_mu, model.posterior.q_sqrt
-
-

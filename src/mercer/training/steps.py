@@ -59,7 +59,7 @@ class NaturalStepper:
         return eqx.tree_at(self.where, others, q, is_leaf=lambda leaf: leaf is None), state, value
 
 
-def all_finite(params: Params, restarts: int) -> Array:
-    """Whether every parameter is finite, of one start at least."""
+def finite_starts(params: Params, restarts: int) -> Array:
+    """Which of the starts have only finite parameters, [restarts]."""
     leaves = [jnp.isfinite(leaf).reshape(restarts, -1).all(axis=1) for leaf in jax.tree.leaves(params)]
-    return jnp.any(jnp.all(jnp.stack(leaves), axis=0))
+    return jnp.all(jnp.stack(leaves), axis=0)

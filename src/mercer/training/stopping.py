@@ -16,7 +16,8 @@ class EarlyStopping(NamedTuple):
     window: int = 100
 
     def __call__(self, progressed) -> bool:
-        history = progressed.history.reshape(len(progressed.history), -1).min(axis=1)
+        # With restarts, the best of those that are still finite.
+        history = np.nanmin(progressed.history.reshape(len(progressed.history), -1), axis=1)
         count = len(history) // self.window
         windows = history[: count * self.window].reshape(count, self.window).mean(axis=1)
         recent = -(-self.patience // self.window)

@@ -1,0 +1,40 @@
+# Everything happens in .venv, which is made on first use and installed anew when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-all bench docs lint clean
+
+demo: $(VENV)/.run-installed  ## a small regression, exact and sparse, beside baselines
+	$(BIN)/python examples/regression.py
+
+test: $(VENV)/.run-installed  ## the tests, without the slow ones
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.run-installed  ## the slow tests, too
+	$(BIN)/python -m pytest -m ''
+
+bench: $(VENV)/.run-installed  ## mercer beside its peers (benchmarks/setup_peers.py installs them)
+	$(BIN)/python benchmarks/harness.py
+
+docs: $(VENV)/.dev-installed  ## the documentation, into site/
+	$(BIN)/python -m mkdocs build --strict
+
+lint: $(VENV)/.dev-installed  ## style and types
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+clean:
+	rm -rf $(VENV) site dist demo.png .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -not -path './.peers/*' -prune -exec rm -rf {} +
+
+$(VENV)/.run-installed: pyproject.toml constraints.txt
+	$(INSTALL) -e '.[plot,test]'
+	touch $@
+
+$(VENV)/.dev-installed: pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	touch $@

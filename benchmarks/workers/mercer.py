@@ -1,0 +1,55 @@
+"""mercer: the loop that `fit` compiles, and a cached posterior."""
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
+from workers.common import Run, problem, serve  # noqa: E402
+
+import mercer as mc  # noqa: E402
+from mercer.linalg import quiet_blas  # noqa: E402
+from mercer.training.fit import Run as Training  # noqa: E402
+
+MOST_STEPS = 1000
+
+
+def model_of(p: dict) -> mc.Model:
+    """The model of a problem."""
+    prior = mc.GP(mc.kernels.RBF(jnp.asarray(p["lengthscales"]), p["variance"]))
+    posterior = mc.Sparse(prior, mc.inducing.Points(p["Z"]), q_mu=p["q_mu"], q_sqrt=p["q_sqrt"][None])
+    return mc.Model(posterior, mc.likelihoods.Gaussian(p["noise"]))
+
+
+def svgp_step(p: dict) -> Run:
+    """Minibatch ELBO, gradients and Adam, on shuffled minibatches, as `fit` does them."""
+    model, objective, data = model_of(p), mc.objectives.ELBO(), (p["X"], p["y"])
+    B = p["X_batches"].shape[1]
+    value = objective(model, mc.objectives.Batch(p["X_batches"][0], p["y_batches"][0], p["N"]))
+    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=MOST_STEPS)
+    state = training.start()
+
+    def run(k):
+        nonlocal state
+        with quiet_blas():
+            state, _ = training.chunk(state, k)
+
+    return Run(run, -value * p["N"], "compiled loop of fit, float64")
+
+
+def predict_cached(p: dict) -> Run:
+    """Mean and variance of f from a cached posterior."""
+    posterior = model_of(p).posterior.cached()
+    X = jnp.asarray(p["X_new"])
+
+    def run(k):
+        for _ in range(k):
+            posterior.predict(X)
+
+    result = posterior.predict(X)
+    return Run(run, float(result.mean.sum() + result.cov.sum()), "posterior.cached()")
+
+
+if __name__ == "__main__":
+    serve(lambda case: {"svgp_step": svgp_step, "predict_cached": predict_cached}[case["task"]](problem(case)))

@@ -1,0 +1,9 @@
+"""Tests run in double precision, so that a law that fails by more than rounding is false."""
+
+import jax
+from hypothesis import settings
+
+jax.config.update("jax_enable_x64", True)
+
+settings.register_profile("mercer", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("mercer")

@@ -1,0 +1,63 @@
+"""One list of kernels on inputs of three columns, which every law is checked on."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from mercer import kernels
+
+D = 3
+ARD = [0.7, 1.9, 1.1]
+MIXTURE = kernels.SpectralMixture(
+    weights=[1.5, 0.1], means=[[0.3, -0.1, 0.0], [0.05, 0.2, 0.4]], scales=[[0.1, 0.2, 0.3], [0.25, 0.15, 0.1]]
+)
+
+KERNELS: dict[str, kernels.Kernel] = {
+    "RBF": kernels.RBF(0.7, 1.3),
+    "RBF ARD": kernels.RBF(ARD, 0.4),
+    "Matern12": kernels.Matern12(0.9, 1.3),
+    "Matern32": kernels.Matern32(ARD, 1.3),
+    "Matern52": kernels.Matern52(1.4, 0.8),
+    "RationalQuadratic": kernels.RationalQuadratic(ARD, 1.2, 0.6),
+    "Periodic": kernels.Periodic(1.2, 0.9, 1.7),
+    "Periodic ARD": kernels.Periodic(ARD, [1.1, 2.0, 0.8], 0.5),
+    "Cosine": kernels.Cosine(ARD, 1.4),
+    "SpectralMixture": MIXTURE,
+    "Linear": kernels.Linear(0.6),
+    "Linear ARD": kernels.Linear(ARD),
+    "Polynomial": kernels.Polynomial(3, 0.3, 0.8),
+    "Polynomial ARD": kernels.Polynomial(2, ARD, 1.5),
+    "ArcCosine": kernels.ArcCosine(),
+    **{
+        f"ArcCosine order {order} depth {depth}": kernels.ArcCosine(order, depth, ARD, 0.7, 1.3)
+        for order in (0, 1, 2)
+        for depth in (1, 2, 3)
+    },
+    "Constant": kernels.Constant(0.3),
+    "White": kernels.White(0.2),
+    "ChangePoints": kernels.ChangePoints(
+        [kernels.RBF(0.7), kernels.Linear(0.5), kernels.Matern32(1.2)], [-0.5, 0.8], [3.0, 1.5], dim=1
+    ),
+    "Sum": kernels.RBF(1.5) + kernels.Linear(0.3) + kernels.Constant(0.2),
+    "Sum with White": kernels.Matern52(ARD) + kernels.White(0.1),
+    "Product": kernels.RBF(2.0) * kernels.Periodic(1.0, 1.5) * kernels.Linear(0.4),
+    "Scaled": 2.5 * kernels.Matern32(0.8),
+    "OnDimensions": kernels.RBF([0.5, 1.5]).on([2, 0]),
+    "Nested": 0.7 * (kernels.RBF(1.3).on(1) * (kernels.Constant(0.5) + kernels.Cosine(2.0).on([0, 2]))),
+}
+WITHOUT_FEATURES = {name for name in KERNELS if "White" in name or "depth 2" in name or "depth 3" in name}
+
+# A kernel with a kink at coincident points turns a rounding error e of a squared distance (or of a cosine) into
+# sqrt(e), and so does each layer of the arc-cosine kernel of order 0.
+TOLERANCES = {"Matern12": 2e-5} | {f"ArcCosine order 0 depth {d}": 20 * 2e-16 ** (0.5**d) for d in (1, 2, 3)}
+
+
+def tolerance(name: str) -> float:
+    return TOLERANCES.get(name, 1e-9)
+
+
+def some_inputs(seed: int = 0, repeat: bool = True) -> jnp.ndarray:
+    """Seven inputs in general position, of which the last may be the first again."""
+    X = np.random.default_rng(seed).normal(size=(7, D))
+    if repeat:
+        X[-1] = X[0]
+    return jnp.asarray(X)

@@ -1,0 +1,105 @@
+"""What is true of every mean, and the formula of each."""
+
+import inspect
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mercer import means
+from mercer.parameters import trainable
+
+N, D = 5, 2
+X = jnp.asarray(np.random.default_rng(0).normal(size=(N, D)))
+WEIGHTS = np.random.default_rng(1).normal(size=(3, D, 2))
+MLP = eqx.nn.MLP(D, 3, width_size=4, depth=1, key=jax.random.key(0))
+
+MEANS = {  # the mean, and its value at one row
+    "Zero": (means.Zero(), lambda x: [0.0]),
+    "Constant": (means.Constant(1.5), lambda x: [1.5]),
+    "Constant of two outputs": (means.Constant([1.5, -2.0]), lambda x: [1.5, -2.0]),
+    "Linear": (means.Linear(WEIGHTS[0], 0.3), lambda x: [sum(x * WEIGHTS[0][:, p]) + 0.3 for p in range(2)]),
+    "Linear with biases": (
+        means.Linear(WEIGHTS[0], [0.3, 0.4]),
+        lambda x: [sum(x * WEIGHTS[0][:, p]) + (0.3, 0.4)[p] for p in range(2)],
+    ),
+    "Polynomial": (
+        means.Polynomial(WEIGHTS, [0.3, 0.4]),
+        lambda x: [
+            sum(x[d] ** (j + 1) * WEIGHTS[j, d, p] for j in range(3) for d in range(D)) + (0.3, 0.4)[p]
+            for p in range(2)
+        ],
+    ),
+    "Network": (means.Network(MLP), lambda x: np.asarray(MLP(jnp.asarray(x)))),
+}
+
+
+@pytest.fixture(params=MEANS)
+def name(request):
+    return request.param
+
+
+def test_every_public_mean_has_an_instance():
+    public = [getattr(means, name) for name in means.__all__]
+    assert {kind for kind in public if not inspect.isabstract(kind)} == {type(mean) for mean, _ in MEANS.values()}
+
+
+def test_formula(name):
+    mean, formula = MEANS[name]
+    np.testing.assert_allclose(mean(X), [formula(x) for x in np.asarray(X)], rtol=1e-6)
+
+
+def test_dtype_is_that_of_the_data(name):
+    mean, _ = MEANS[name]
+    for dtype in (jnp.float32, jnp.float64):
+        assert mean(X.astype(dtype)).dtype == dtype
+
+
+def test_jit_and_vmap_change_nothing(name):
+    mean, _ = MEANS[name]
+    np.testing.assert_allclose(eqx.filter_jit(mean)(X), mean(X), rtol=1e-12)
+    np.testing.assert_allclose(jax.vmap(mean)(jnp.stack([X, X + 1.0]))[1], mean(X + 1.0), rtol=1e-12)
+
+
+def test_all_arrays_are_parameters_with_gradients(name):
+    mean, _ = MEANS[name]
+    arrays, flags = eqx.partition(mean, eqx.is_inexact_array)[0], trainable(mean)
+    assert len(jax.tree.leaves(arrays)) == sum(jax.tree.leaves(flags))
+    weights = jnp.arange(1.0, N + 1.0)[:, None]
+    gradient = eqx.filter_grad(lambda mean: jnp.sum(weights * mean(X) ** 2))(mean)
+    for leaf in jax.tree.leaves(gradient):
+        assert np.isfinite(leaf).all() and (leaf != 0.0).any()
+
+
+def test_zero_of_no_rows():
+    assert means.Zero()(X[:0]).shape == (0, 1)
+
+
+def test_polynomial_of_degree_one_is_linear():
+    polynomial = means.Polynomial(WEIGHTS[:1], 0.3)
+    assert polynomial.degree == 1
+    np.testing.assert_allclose(polynomial(X), means.Linear(WEIGHTS[0], 0.3)(X), rtol=1e-12)
+
+
+ERRORS = {
+    r"Constant: constant expects a number or a vector \[P\], got shape \(1, 2\)": lambda: means.Constant([[1.0, 2.0]]),
+    r"Constant: constant expects finite values, got nan": lambda: means.Constant(np.nan),
+    r"Linear: weights expects shape \[D, P\], got \(2,\)": lambda: means.Linear([1.0, 2.0]),
+    r"Linear: bias expects a number or shape \(2,\), got shape \(3,\)": lambda: means.Linear(WEIGHTS[0], np.ones(3)),
+    r"Polynomial: weights expects shape \[degree, D, P\], got \(2, 2\)": lambda: means.Polynomial(WEIGHTS[0]),
+    r"Linear: weights of shape \(3, 1\) expects X with 3 columns, got 2": lambda: means.Linear(np.ones((3, 1)))(X),
+    r"Polynomial: weights of shape \(1, 3, 1\) expects X with 3": lambda: means.Polynomial(np.ones((1, 3, 1)))(X),
+    r"Network: module expects a function of a row of X": lambda: means.Network(np.ones(2)),
+    r"Network: module expects to return a vector \[P\] for a row of X, got shape \(\)": lambda: means.Network(jnp.sum)(
+        X
+    ),
+    r"X must be two-dimensional \[N, D\], got shape \(5,\)": lambda: means.Zero()(X[:, 0]),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    with pytest.raises(ValueError, match=message):
+        ERRORS[message]()

@@ -1,0 +1,114 @@
+"""Draws: of values at given inputs, and of whole functions. Monte Carlo averages within five standard errors.
+
+The standard error is that of the draws themselves, so that nothing is assumed about their law beyond two moments.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_gaussians import KERNEL, LAYOUTS, MISSING, X_NEW, X, Y, Z, posterior, prior, some_q
+
+import mercer as mc
+
+P, AT = 2, X_NEW[:3]
+Q_MU, Q_SQRT = some_q(P)
+PROCESSES = {
+    "GP": prior(P),
+    "Conditioned": mc.Conditioned(prior(P), X, Y[:, :P], np.array([0.1, 0.3])),
+    "Conditioned, missing": mc.Conditioned(prior(P), X, MISSING[:, :P], 0.1),
+    "Sparse": mc.Sparse(prior(P), mc.inducing.Points(Z), P, q_mu=Q_MU, q_sqrt=Q_SQRT),
+    "Sparse, not whitened": mc.Sparse(prior(P), mc.inducing.Points(Z), P, False, q_mu=Q_MU, q_sqrt=Q_SQRT),
+}
+
+
+def assert_moments(draws, mean, cov):
+    """Draws [S, J] have the given mean [J] and covariance [J, J]."""
+    draws = np.asarray(draws).reshape(len(draws), -1)
+    deviation = draws - np.asarray(mean).ravel()
+    products = deviation[:, :, None] * deviation[:, None, :]
+    root = len(draws) ** 0.5
+    assert (np.abs(deviation.mean(0)) <= 5.0 * draws.std(0) / root + 1e-9).all()
+    assert (np.abs(products.mean(0) - cov) <= 5.0 * products.std(0) / root + 1e-9).all()
+
+
+@pytest.mark.parametrize("name", ["GP", "Conditioned", "Sparse"])
+def test_samples_have_the_moments_of_the_process(name):
+    process = PROCESSES[name]
+    draws = process.sample(jax.random.key(0), AT, 10_000)
+    assert draws.shape == (10_000, 3, P)
+    mean, cov = process.predict(AT, "full")
+    assert_moments(draws, mean, cov.reshape(3 * P, 3 * P))
+
+
+def test_a_gaussian_draws_what_its_layout_knows():
+    F = np.random.default_rng(1).normal(size=(4, 4))
+    cov = (F @ F.T + np.eye(4)).reshape(2, 2, 2, 2)
+    mean = np.arange(4.0).reshape(2, 2)
+    same_input = np.eye(2)[:, None, :, None] * np.ones((1, 2, 1, 2))
+    same_output = np.eye(2)[None, :, None, :] * np.ones((2, 1, 2, 1))
+    known = {"diag": same_input * same_output, "outputs": same_input, "inputs": same_output, "full": 1.0}
+    held = {
+        "diag": np.einsum("npnp->np", cov),
+        "outputs": np.einsum("npnq->npq", cov),
+        "inputs": np.einsum("npmp->pnm", cov),
+        "full": cov,
+    }
+    for layout in LAYOUTS:
+        draws = mc.Gaussian(mean, held[layout], layout).sample(jax.random.key(2), 10_000)
+        assert_moments(draws, mean, (known[layout] * cov).reshape(4, 4))
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_functions_have_the_moments_of_the_process(name):
+    process = PROCESSES[name]
+    keys = jax.random.split(jax.random.key(3), 4000)
+    draws = jax.jit(jax.vmap(lambda key: process.sample_function(key, num_features=30)(AT)))(keys)
+    mean, cov = process.predict(AT, "full")
+    assert_moments(draws, mean, cov.reshape(3 * P, 3 * P))
+
+
+@pytest.mark.parametrize("name", ["GP", "Conditioned", "Sparse"])
+def test_a_drawn_function_is_a_function(name):
+    """The same key gives the same function, whose value at an input does not depend on the other inputs asked for."""
+    process = PROCESSES[name]
+    f, same, other = (process.sample_function(jax.random.key(i), num_features=50) for i in (0, 0, 1))
+    values = f(X_NEW)
+    assert values.shape == (len(X_NEW), P)
+    np.testing.assert_array_equal(values, same(X_NEW))
+    np.testing.assert_allclose(values[2:], f(X_NEW[2:]), rtol=0, atol=1e-9)
+    assert (np.abs(values - other(X_NEW)) > 1e-6).all()
+    assert (np.abs(values[:, 0] - values[:, 1]) > 1e-6).all()
+
+
+@pytest.mark.parametrize("name", ["Conditioned", "Sparse"])
+def test_a_cached_process_draws_the_same_functions(name):
+    process, key = PROCESSES[name], jax.random.key(0)
+    cached = process.cached().sample_function(key, num_features=50)
+    np.testing.assert_allclose(cached(X_NEW), process.sample_function(key, num_features=50)(X_NEW), rtol=0, atol=1e-9)
+
+
+def test_functions_of_an_exact_posterior_pass_through_data_without_noise():
+    process = mc.Conditioned(prior(P), X, Y[:, :P], 1e-8)
+    f = process.sample_function(jax.random.key(0), num_features=100)
+    np.testing.assert_allclose(f(X), Y[:, :P], rtol=0, atol=1e-3)
+
+
+def test_functions_can_be_differentiated():
+    f = PROCESSES["Sparse"].sample_function(jax.random.key(0), num_features=50)
+    slope = jax.grad(lambda t: f(jnp.asarray(AT) + t)[0, 0])(0.0)
+    np.testing.assert_allclose(slope, (f(AT + 1e-6) - f(AT - 1e-6))[0, 0] / 2e-6, rtol=1e-5)
+
+
+def test_what_cannot_be_drawn_as_a_function_says_so():
+    with pytest.raises(ValueError, match="no random features"):
+        mc.GP(KERNEL + mc.kernels.White()).sample_function(jax.random.key(0))(AT)
+    with pytest.raises(ValueError, match="two-dimensional"):
+        PROCESSES["GP"].sample_function(jax.random.key(0))(AT[:, 0])
+
+
+def test_more_data_than_noise_pins_the_samples():
+    mean, cov = posterior(X, Y[:, :P], 1e-8)
+    draws = mc.Conditioned(prior(P), X, Y[:, :P], 1e-8).sample(jax.random.key(0), X, 5)
+    np.testing.assert_allclose(draws, np.broadcast_to(mean.reshape(-1, P), draws.shape), rtol=0, atol=1e-3)
+    assert np.abs(np.diagonal(cov)).max() < 1e-7
