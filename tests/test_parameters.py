@@ -131,7 +131,6 @@ class TestTrainable:
         flags = trainable(container([an_inner(), an_inner()]))
         assert jax.tree.leaves(flags) == [True, False, True, False]
 
-    @pytest.mark.xfail(strict=True, reason="the walk stops at a key that is an attribute of no equinox module")
     def test_named_tuples_are_walked(self):
         Pair = collections.namedtuple("Pair", ["first", "second"])
         assert jax.tree.leaves(trainable(Pair(an_inner(), an_inner()))) == [True, False, True, False]

@@ -24,7 +24,7 @@ def load() -> dict:
 
 def inducing_points(X: np.ndarray, seed: int) -> np.ndarray:
     """A random subset of M training inputs."""
-    return X[np.random.RandomState(seed).permutation(len(X))[:M]].copy()
+    return np.asarray(X)[np.random.RandomState(seed).permutation(len(X))[:M]].copy()
 
 
 def batches(N: int, size: int, seed: int):

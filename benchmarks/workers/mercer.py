@@ -6,11 +6,11 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
-from workers.common import Run, problem, serve  # noqa: E402
 
 import mercer as mc  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
 from mercer.training.fit import Run as Training  # noqa: E402
+from workers.common import Run, problem, serve  # noqa: E402
 
 MOST_STEPS = 1000
 

@@ -66,7 +66,9 @@ def check_latents(model: Model, Y: Array) -> None:
     given = getattr(model.posterior, "num_outputs", needed)
     if given != needed:
         name = type(model.likelihood).__name__
-        raise ValueError(f"{name} with {Y.shape[1]} columns of Y needs {needed} latent functions, the posterior has {given}")
+        raise ValueError(
+            f"{name} with {Y.shape[1]} columns of Y needs {needed} latent functions, the posterior has {given}"
+        )
 
 
 def align(model: Module, X: Array) -> Module:

@@ -239,6 +239,8 @@ def _declaration(node: Any, path: tuple) -> Declaration | None:
             node = node[key.idx]
         elif isinstance(key, jax.tree_util.DictKey):
             node = node[key.key]
+        elif isinstance(key, jax.tree_util.GetAttrKey):
+            node = getattr(node, key.name)
         else:
             return found
     return found
@@ -256,8 +258,7 @@ def trainable(tree: Tree) -> Tree:
 
 
 def _map_trainable(apply: Callable[[Constraint, Array], Array], tree: Tree) -> Tree:
-    leaves, structure = jax.tree.flatten(tree)
-    flags = jax.tree.leaves(trainable(tree))
+    flags, structure = jax.tree.leaves(trainable(tree)), jax.tree.structure(tree)
     mapped = [
         apply(declaration.constraint, leaf) if flag else leaf  # type: ignore[union-attr]
         for (_, leaf, declaration), flag in zip(declarations(tree), flags, strict=True)

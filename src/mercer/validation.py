@@ -34,7 +34,9 @@ def finite(values: Array, name: str) -> None:
     """Refuses NaN and infinities where the numbers are known."""
     if is_concrete(values) and not _all(jnp.isfinite, values):
         rows = np.unique(np.argwhere(~np.isfinite(np.asarray(values)))[:, 0])
-        raise ValueError(f"{name} must be finite, got NaN or inf in {len(rows)} of {len(values)} rows (first: row {rows[0]})")
+        raise ValueError(
+            f"{name} must be finite, got NaN or inf in {len(rows)} of {len(values)} rows (first: row {rows[0]})"
+        )
 
 
 def _all(predicate: Callable[[Array], Array], values: Array) -> bool:

@@ -53,7 +53,6 @@ def test_classes_and_functions_are_documented():
     assert without == []
 
 
-@pytest.mark.xfail(reason="three methods of GP and Stationary.frequencies are not typed yet", strict=True)
 def test_functions_say_their_types():
     def complete(function):
         signature = inspect.signature(function)

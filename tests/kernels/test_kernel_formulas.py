@@ -239,14 +239,7 @@ MIXED_DERIVATIVES = {  # d^2 k(x, x') / dx dx' at x = x' in one dimension, for l
 }
 
 
-UNSMOOTH = pytest.mark.xfail(
-    strict=True, reason="the safe square root has derivative 0 at 0, so the second one is lost"
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=UNSMOOTH if "Matern" in name else ()) for name in MIXED_DERIVATIVES]
-)
+@pytest.mark.parametrize("name", MIXED_DERIVATIVES)
 def test_variance_of_the_derivative(name):
     """The variance of f'(x) is a derivative of the kernel at coincident points."""
     kernel, expected = MIXED_DERIVATIVES[name]

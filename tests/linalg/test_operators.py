@@ -111,9 +111,7 @@ def test_derivatives_are_those_of_the_dense_matrix(name):
         return jnp.linalg.slogdet(K)[1] + 2.0 * jnp.sum(x * jnp.linalg.solve(K, x))
 
     for ours, plain in zip(*(jax.tree.leaves(f(operator)) for f in (structured, dense)), strict=True):
-        if (
-            ours.ndim == 2 and ours.shape[0] == ours.shape[1]
-        ):  # only the symmetric part is defined
+        if ours.ndim == 2 and ours.shape[0] == ours.shape[1]:  # only the symmetric part is defined
             ours, plain = ours + ours.T, plain + plain.T
         np.testing.assert_allclose(ours, plain, rtol=1e-6, atol=1e-7)
 

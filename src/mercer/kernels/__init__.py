@@ -7,7 +7,7 @@ from mercer.kernels.periodic import Cosine, Periodic, SpectralMixture
 from mercer.kernels.static import Constant, White
 from mercer.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary
 
-__all__ = [  # noqa: RUF022  in reading order
+__all__ = [
     "Kernel",
     "Features",
     "Sum",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
@@ -75,6 +76,10 @@ class Kernel(Module):
 
     def __add__(self, other: "Kernel") -> "Sum":
         return Sum([self, other]) if isinstance(other, Kernel) else NotImplemented
+
+    def __radd__(self, other: int) -> "Kernel":
+        # sum([k1, k2]) begins with 0
+        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __mul__(self, other: "Kernel | float") -> "Product | Scaled":
         return Product([self, other]) if isinstance(other, Kernel) else Scaled(self, other)
@@ -166,7 +171,7 @@ class OnDimensions(Kernel):
     dims: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, kernel: Kernel, dims: int | Sequence[int]):
-        dims = (dims,) if isinstance(dims, int) else tuple(int(d) for d in dims)
+        dims = tuple(int(d) for d in np.atleast_1d(dims))
         if not dims or min(dims) < 0 or len(set(dims)) < len(dims):
             raise ValueError(f"dims expects distinct, non-negative column numbers, got {dims}")
         self.kernel, self.dims = kernel, dims

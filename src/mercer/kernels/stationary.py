@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.kernels.base import Kernel
 from mercer.linalg.products import matmul
@@ -89,7 +89,7 @@ class Stationary(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
-    def frequencies(self, key, shape):
+    def frequencies(self, key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "F D"]:
         """Draws from the spectral density of the kernel at lengthscale 1: angular frequencies, `shape` = (num, D)."""
         raise ValueError(f"{type(self).__name__} has no known spectral density to draw random features from")
 
@@ -144,8 +144,7 @@ class Matern32(_Matern):
     degrees_of_freedom = 3.0
 
     def of_squared_distance(self, r2):
-        a = safe_sqrt(3.0 * r2)
-        return self.variance * (1.0 + a) * jnp.exp(-a)
+        return self.variance * _matern32(3.0 * r2)
 
 
 class Matern52(_Matern):
@@ -154,8 +153,33 @@ class Matern52(_Matern):
     degrees_of_freedom = 5.0
 
     def of_squared_distance(self, r2):
-        a = safe_sqrt(5.0 * r2)
-        return self.variance * (1.0 + a + a**2 / 3.0) * jnp.exp(-a)
+        return self.variance * _matern52(5.0 * r2)
+
+
+# As functions of a^2 these have derivatives without a division by a, so that the second derivatives of the kernel, the
+# covariances of the process's own derivative, are right at coincident points, too.
+@jax.custom_jvp
+def _matern32(a2):
+    a = safe_sqrt(a2)
+    return (1.0 + a) * jnp.exp(-a)
+
+
+@_matern32.defjvp
+def _matern32_jvp(primals, tangents):
+    (a2,), (da2,) = primals, tangents
+    return _matern32(a2), -0.5 * jnp.exp(-safe_sqrt(a2)) * da2
+
+
+@jax.custom_jvp
+def _matern52(a2):
+    a = safe_sqrt(a2)
+    return (1.0 + a + a2 / 3.0) * jnp.exp(-a)
+
+
+@_matern52.defjvp
+def _matern52_jvp(primals, tangents):
+    (a2,), (da2,) = primals, tangents
+    return _matern52(a2), -_matern32(a2) / 6.0 * da2
 
 
 class RationalQuadratic(Stationary):

@@ -8,7 +8,7 @@ from mercer.likelihoods.gaussian import CorrelatedGaussian, Gaussian, Heterosked
 from mercer.likelihoods.multiclass import Ordinal, RobustMax, Softmax
 from mercer.likelihoods.per_output import PerOutput
 
-__all__ = [  # noqa: RUF022  in reading order
+__all__ = [
     "Likelihood",
     "ScalarLikelihood",
     "Gaussian",

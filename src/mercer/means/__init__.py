@@ -4,4 +4,4 @@ from mercer.means.base import Mean
 from mercer.means.network import Network
 from mercer.means.polynomial import Constant, Linear, Polynomial, Zero
 
-__all__ = ["Mean", "Zero", "Constant", "Linear", "Polynomial", "Network"]  # noqa: RUF022  in reading order
+__all__ = ["Mean", "Zero", "Constant", "Linear", "Polynomial", "Network"]

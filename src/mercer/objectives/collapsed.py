@@ -75,7 +75,9 @@ class CollapsedELBO(Objective):
     minibatched = False
 
     def checked(self, model, data):
-        if not (isinstance(model, Model) and isinstance(model.posterior, Sparse) and isinstance(model.likelihood, Gaussian)):
+        if not (
+            isinstance(model, Model) and isinstance(model.posterior, Sparse) and isinstance(model.likelihood, Gaussian)
+        ):
             raise ValueError("CollapsedELBO expects a Model of a Sparse posterior and a Gaussian likelihood")
         return super().checked(model, data)
 

@@ -84,5 +84,8 @@ def elbo(
         return jnp.sum(_expected_log_prob(model, batch, key)) - model.posterior.kl()
     with quiet_blas():
         starts = range(0, batch.num_data, batch_size)
-        parts = [_total_expected_log_prob(model, batch.rows(jnp.arange(batch.num_data)[i : i + batch_size]), key) for i in starts]
+        parts = [
+            _total_expected_log_prob(model, batch.rows(jnp.arange(batch.num_data)[i : i + batch_size]), key)
+            for i in starts
+        ]
         return jax.block_until_ready(sum(parts) - _kl(model))

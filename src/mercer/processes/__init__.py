@@ -6,4 +6,14 @@ from mercer.processes.gaussian import Gaussian, Layout
 from mercer.processes.prior import GP
 from mercer.processes.sparse import CachedSparse, Sparse
 
-__all__ = ["Process", "Function", "Gaussian", "Layout", "GP", "Conditioned", "CachedConditioned", "Sparse", "CachedSparse"]
+__all__ = [
+    "Process",
+    "Function",
+    "Gaussian",
+    "Layout",
+    "GP",
+    "Conditioned",
+    "CachedConditioned",
+    "Sparse",
+    "CachedSparse",
+]

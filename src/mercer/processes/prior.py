@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.kernels.base import Kernel
 from mercer.linalg import matmul
 from mercer.means import Mean, Zero
-from mercer.processes.base import Process
-from mercer.processes.gaussian import Gaussian, independent_outputs
+from mercer.processes.base import Function, Process
+from mercer.processes.gaussian import Gaussian, Layout, independent_outputs
 
 
 class GP(Process):
@@ -28,14 +29,14 @@ class GP(Process):
         mean = self.mean(X)
         return Gaussian(mean, self.covariance(X, mean.shape[1], covariance), covariance)
 
-    def mean_of(self, X, num_outputs):
+    def mean_of(self, X: Float[Array, "N D"], num_outputs: int) -> Float[Array, "N P"]:
         """The prior mean at X for a process of `num_outputs` outputs, [N, 1] where they share it."""
         mean = self.mean(X)
         if mean.shape[1] not in (1, num_outputs):
             raise ValueError(f"the mean function has {mean.shape[1]} outputs, the process has {num_outputs}")
         return mean
 
-    def covariance(self, X, num_outputs, covariance):
+    def covariance(self, X: Float[Array, "N D"], num_outputs: int, covariance: Layout) -> Array:
         """The prior covariance of `num_outputs` independent outputs at X, in a layout."""
         if covariance in ("diag", "outputs"):
             values = jnp.broadcast_to(self.kernel.diag(X)[:, None], (len(X), num_outputs))
@@ -50,7 +51,7 @@ class GP(Process):
 
         return draw
 
-    def sample_deviation(self, key, num_features, num_outputs):
+    def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Function:
         """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
         key_features, key_weights = jax.random.split(key)
         features = [self.kernel.features(k, num_features) for k in jax.random.split(key_features, num_outputs)]

@@ -253,8 +253,11 @@ class Run:
         done, state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)[: int(done)]
 
-    def _model(self, state: _State, history: np.ndarray):
-        """The model (the best of the starts) as it is, with its history."""
+    def model(self, state: _State, history: np.ndarray | None = None) -> Any:
+        """The model at a state; of several starts the one whose last losses are the lowest."""
+        return self._result(state, np.zeros((1, self.restarts)) if history is None else history).model
+
+    def _result(self, state: _State, history: np.ndarray) -> Fit:
         free, held = eqx.combine(state.params, self.fixed), self.held
         if self.restarts > 1:
             recent = np.mean(history[-10:], axis=0)
@@ -293,12 +296,12 @@ class Run:
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, identity, state, history)
                 ended = self._ends(callbacks, state, history)
-        model, history = self._model(state, history)
+        model, history = self._result(state, history)
         return Fit(self.objective.complete(model, self.batch), history)
 
     def _ends(self, callbacks: Sequence[Callback], state: _State, history: np.ndarray) -> bool:
         """Whether a callback ends training. All of them are called."""
-        seen = Progressed(len(history), history, lambda: self._model(state, history).model)
+        seen = Progressed(len(history), history, lambda: self.model(state, history))
         return any([callback(seen) for callback in callbacks])
 
     def _error(self, start: _State, good: int, history: np.ndarray) -> TrainingError:
@@ -309,7 +312,7 @@ class Run:
             f"the objective is not finite at step {len(history)} (the last finite value is {last}); the error's "
             "`fit.model` is the last good model. "
             "A smaller learning rate, float64, or more jitter-proof inducing inputs usually help",
-            self._model(state, history) if len(history) else Fit(None, history),
+            self._result(state, history) if len(history) else Fit(None, history),
         )
 
     def _identity(self) -> dict[str, Any]:

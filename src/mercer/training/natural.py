@@ -22,8 +22,8 @@ from mercer.linalg import inverse_root, matmul
 class NaturalGradient(eqx.Module):
     """An optimiser for models with a `Sparse` posterior: natural gradients of size `gamma` for q_mu and q_sqrt.
 
-    `gamma` is a number, or a schedule from the step number. `rest` is the optax optimiser of all other parameters;
-    None holds them still.
+    `gamma` is a number, or a schedule from the step number. `rest` is the optax optimiser of all other parameters, which
+    follows with a step at the new q(u); None holds them still.
     """
 
     gamma: float | optax.Schedule = eqx.field(static=True, default=1.0)
