@@ -35,7 +35,7 @@ def svgp_step(p: dict) -> Run:
         with quiet_blas():
             state, _ = training.chunk(state, k)
 
-    return Run(run, -value * p["N"], "compiled loop of fit, float64")
+    return Run(run, -value * p["N"], "the compiled loop of fit")
 
 
 def predict_cached(p: dict) -> Run:

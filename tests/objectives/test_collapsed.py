@@ -160,7 +160,6 @@ def test_elbo_below_collapsed_below_evidence_below_upper(lengthscale, variance, 
 
 
 def test_the_gradient_is_that_of_finite_differences():
-    @jax.jit
     def value(t):
         prior = mc.GP(mc.kernels.RBF(t["lengthscale"], t["variance"]), mc.means.Constant(t["bias"]))
         q = mc.Sparse(prior, mc.inducing.Points(t["Z"]), 2)
@@ -169,10 +168,11 @@ def test_the_gradient_is_that_of_finite_differences():
 
     start = {"lengthscale": 0.8, "variance": 1.2, "bias": BIAS, "Z": Z, "noise": np.array([0.2, 0.4])}
     start = jax.tree.map(jnp.asarray, start)
-    gradient, rng, h = jax.jit(jax.grad(value))(start), np.random.default_rng(0), 1e-5
+    value_and_gradient = jax.jit(jax.value_and_grad(value))
+    (_, gradient), rng, h = value_and_gradient(start), np.random.default_rng(0), 1e-5
     for name, at in start.items():
         direction = rng.normal(size=at.shape)
-        up, down = (value(start | {name: at + s * direction}) for s in (h, -h))
+        up, down = (value_and_gradient(start | {name: at + s * direction})[0] for s in (h, -h))
         slope = np.vdot(gradient[name], direction)
         np.testing.assert_allclose(slope, (up - down) / (2 * h), rtol=1e-5, atol=1e-8, err_msg=name)
 
@@ -182,23 +182,25 @@ def test_the_gradient_is_that_of_finite_differences():
 @pytest.mark.parametrize("where, tolerance", [("grid", 1e-6), ("subset", 5e-3)])
 def test_numbers_of_gpflow(where, tolerance):
     """SGPR on Snelson's data."""
-    prior = mc.GP(mc.kernels.RBF(LENGTHSCALE, VARIANCE))
-    likelihood = mc.likelihoods.Gaussian(NOISE)
-    start = mc.Model(mc.Sparse(prior, mc.inducing.Points(column("Z", where))), likelihood)
-    data = SNELSON_X, column("y", "real")
-    best = mc.Model(CollapsedELBO().posterior(start, *data), likelihood)
-    f, y = best.posterior.predict(SNELSON_X_NEW), best.predict(SNELSON_X_NEW)
-    found = {
-        "elbo": CollapsedELBO().bound(start, *data),
-        "upper_bound": CollapsedELBO().upper_bound(start, *data),
-        "f_mean": f.mean[:, 0],
-        "f_var": f.cov[:, 0],
-        "y_mean": y.mean[:, 0],
-        "y_var": y.cov[:, 0],
-        "log_density": best.log_density(SNELSON_X_NEW, column("y_new", "real")),
-    }
-    if where == "subset":
-        del found["upper_bound"]
-    for quantity, value in found.items():
+    data, Y_new = (jnp.asarray(SNELSON_X), jnp.asarray(column("y", "real"))), jnp.asarray(column("y_new", "real"))
+
+    @eqx.filter_jit
+    def found(start):
+        best = mc.Model(CollapsedELBO().posterior(start, *data), start.likelihood)
+        f, y = best.posterior.predict(SNELSON_X_NEW), best.predict(SNELSON_X_NEW)
+        return {
+            "elbo": CollapsedELBO().bound(start, *data),
+            "upper_bound": CollapsedELBO().upper_bound(start, *data),
+            "f_mean": f.mean[:, 0],
+            "f_var": f.cov[:, 0],
+            "y_mean": y.mean[:, 0],
+            "y_var": y.cov[:, 0],
+            "log_density": best.log_density(SNELSON_X_NEW, Y_new),
+        }
+
+    q = mc.Sparse(mc.GP(mc.kernels.RBF(LENGTHSCALE, VARIANCE)), mc.inducing.Points(column("Z", where)))
+    for quantity, value in found(mc.Model(q, mc.likelihoods.Gaussian(NOISE))).items():
+        if (where, quantity) == ("subset", "upper_bound"):
+            continue
         expected = GPFLOW["sgpr"][where][quantity]
         np.testing.assert_allclose(value, expected, rtol=tolerance, atol=tolerance, err_msg=quantity)

@@ -61,7 +61,6 @@ def test_a_conditioned_process_is_scored_on_the_batch():
     """Its own data do not matter, its prior and its noise do."""
     process = mc.Conditioned(PRIOR, X[:3], Y[:3], 0.2)
     np.testing.assert_allclose(MarginalLikelihood()(process, (X, Y)), -log_evidence(0.2, Y) / N, rtol=1e-9)
-    np.testing.assert_allclose(LeaveOneOut()(process, (X, Y)), -log_left_out(0.2, Y) / N, rtol=1e-9)
 
 
 def test_gradients_with_missing_data_are_those_of_finite_differences():

@@ -16,7 +16,6 @@ from dense_gaussians import (
     Z,
     assert_is,
     k,
-    over_outputs,
     posterior,
     prior,
     prior_mean,
@@ -49,8 +48,10 @@ def divergence(m, S, K):
 
 
 @eqx.filter_jit
-def kl(process):
-    return process.kl()
+def everything(process):
+    """The divergence from the prior, and the mean, variance and covariance at X_NEW."""
+    joint = process.predict(X_NEW, "inputs")
+    return process.kl(), joint.mean, process.predict(X_NEW).cov, joint.cov
 
 
 @pytest.mark.parametrize("whiten", [True, False])
@@ -62,30 +63,29 @@ def test_blocks_are_the_full_covariance_with_zeros(whiten, size):
     full = np.stack([scipy.linalg.block_diag(*parts) for parts in blocks])
     compact = mc.Sparse(prior(2), POINTS, 2, whiten, q_mu=q_mu, q_sqrt=blocks)
     plain = mc.Sparse(prior(2), POINTS, 2, whiten, q_mu=q_mu, q_sqrt=full)
-    for a, b in zip(compact.predict(X_NEW, "inputs"), plain.predict(X_NEW, "inputs"), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
-    for a, b in zip(compact.predict(X_NEW), plain.predict(X_NEW), strict=True):
+    (kl, *computed), (plain_kl, *expected) = everything(compact), everything(plain)
+    for a, b in zip(computed, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
     prior_covariance = np.eye(M) if whiten else K
     expected = sum(divergence(q_mu[:, p], full[p] @ full[p].T, prior_covariance) for p in range(2))
-    np.testing.assert_allclose(kl(plain), expected, rtol=1e-8)
-    np.testing.assert_allclose(kl(compact), expected, rtol=1e-8)
+    np.testing.assert_allclose([kl, plain_kl], expected, rtol=1e-8)
 
 
 def test_whitened_and_not_are_the_same_posterior():
     q_mu, q_sqrt = some_q(2)
     whitened = mc.Sparse(prior(2), POINTS, 2, True, q_mu=q_mu, q_sqrt=q_sqrt)
     plain = mc.Sparse(prior(2), POINTS, 2, False, q_mu=R @ q_mu, q_sqrt=R @ q_sqrt)
-    for a, b in zip(whitened.predict(X_NEW, "full"), plain.predict(X_NEW, "full"), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(kl(whitened), kl(plain), rtol=1e-7)
+    for a, b in zip(everything(whitened), everything(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("whiten", [True, False])
 def test_it_begins_at_the_prior(whiten):
-    process = mc.Sparse(prior(3), POINTS, 3, whiten)
-    assert_is(process, prior_mean(X_NEW, 3).ravel(), over_outputs(k(X_NEW, X_NEW), 3), 3)
-    np.testing.assert_allclose(kl(process), 0.0, atol=1e-7)
+    kl, mean, variance, covariance = everything(mc.Sparse(prior(2), POINTS, 2, whiten))
+    np.testing.assert_allclose(kl, 0.0, atol=1e-7)
+    np.testing.assert_allclose(mean, prior_mean(X_NEW, 2), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(variance, KERNEL.variance, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(covariance, np.stack([k(X_NEW, X_NEW)] * 2), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind, blocks", [("block", 3), ("diagonal", M), ("block", 1)])
