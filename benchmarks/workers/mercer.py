@@ -12,7 +12,7 @@ from mercer.linalg import quiet_blas  # noqa: E402
 from mercer.training.fit import Run as Training  # noqa: E402
 from workers.common import Run, problem, serve  # noqa: E402
 
-MOST_STEPS = 1000
+MOST_STEPS = {500: 50, 200: 150, 100: 1500, 2000: 200}  # by M: a little more than a repeat takes
 
 
 def model_of(p: dict) -> mc.Model:
@@ -27,7 +27,7 @@ def svgp_step(p: dict) -> Run:
     model, objective, data = model_of(p), mc.objectives.ELBO(), (p["X"], p["y"])
     B = p["X_batches"].shape[1]
     value = objective(model, mc.objectives.Batch(p["X_batches"][0], p["y_batches"][0], p["N"]))
-    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=MOST_STEPS)
+    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=MOST_STEPS[p["M"]])
     state = training.start()
 
     def run(k):

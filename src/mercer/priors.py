@@ -43,7 +43,7 @@ class HalfNormal(Prior):
     scale: Array = constant(default=1.0)
 
     def log_prob(self, value):
-        return stats.norm.logpdf(value, 0.0, self.scale) + jnp.log(2.0)
+        return jnp.where(value < 0.0, -jnp.inf, stats.norm.logpdf(value, 0.0, self.scale) + jnp.log(2.0))
 
 
 class Gamma(Prior):

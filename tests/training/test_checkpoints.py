@@ -74,6 +74,7 @@ def test_a_sparse_model_goes_on(tmp_path):
 KILLED = """
 import sys, time
 import jax; jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)  # as in conftest: the same numbers need the same code
 sys.path.insert(0, sys.argv[2])
 import test_checkpoints
 test_checkpoints.train(checkpoint=sys.argv[1], callbacks=[lambda progressed: time.sleep(2.0)])

@@ -14,5 +14,5 @@ def _(inducing: Points, kernel: Kernel) -> PSD:
 
 
 @Kuf.dispatch
-def _(inducing: Points, kernel: Kernel, X: Array) -> Array:
+def _(inducing: Points, kernel: Kernel, X) -> Array:
     return kernel(inducing.Z, X)

@@ -46,6 +46,8 @@ def greedy_variance(
     limits the choice to a random subset of X of that size; the key serves for nothing else.
     """
     if candidates is not None:
+        if not M <= candidates <= len(X):
+            raise ValueError(f"candidates must be between M = {M} and the rows of X, {len(X)}, got {candidates}")
         X = random_subset(key, X, candidates)
     return validation.inputs(X)[greedy_indices(X, kernel, M, tolerance=tolerance)]
 

@@ -65,11 +65,12 @@ def _quick_reduction(Kuf, W, A):
 
 
 def _careful_reduction(Kuf, W, A):
-    """The same, by way of C = W Kuf."""
+    """The same, by way of C = W Kuf. Plain products: this way is compiled always and taken rarely."""
 
     def of_columns(columns):
-        _, AC, reduction = _whitened(W, A, columns)
-        return triangular_matmul(W.T, AC, left="upper"), reduction
+        C = matmul(W, columns)
+        AC = matmul(A, C)
+        return matmul(W.T, AC), jnp.sum(C * AC, axis=0)
 
     return map_columns(of_columns, Kuf)
 
@@ -82,7 +83,7 @@ def _quick_gram(Kuf, W, gv):
 
 def _careful_gram(Kuf, W, gv):
     """G = C gv C^T, C = W Kuf."""
-    return weighted_gram(Kuf, gv, lambda columns: triangular_matmul(W, columns, left="lower"))
+    return weighted_gram(Kuf, gv, lambda columns: matmul(W, columns))
 
 
 def _backward(residuals, cotangents):

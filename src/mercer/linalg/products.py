@@ -127,6 +127,18 @@ def map_columns(f: Callable[[Float[Array, "M C"]], tuple[Array, ...]], K: Float[
     return results
 
 
+def map_rows(f: Callable[[Float[Array, "B D"]], tuple[Array, ...]], X: Float[Array, "N D"]) -> tuple[Array, ...]:
+    """f of the rows of X, slice by slice. f returns arrays whose first axis is that of the rows."""
+    whole, edge = _slices(X.T)
+    if whole <= 1:
+        return f(X)
+    slices = jax.lax.map(f, X[:edge].reshape(whole, _SLICE, *X.shape[1:]))
+    results = tuple(part.reshape(edge, *part.shape[2:]) for part in slices)
+    if edge < len(X):
+        results = tuple(jnp.concatenate(parts) for parts in zip(results, f(X[edge:]), strict=True))
+    return results
+
+
 def _slices(K: Array) -> tuple[int, int]:
     """How many whole slices of columns there are, and where the rest begins."""
     whole = K.shape[-1] // _SLICE if on_cpu() else 1

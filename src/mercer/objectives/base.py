@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
-from mercer.model import Model, check_latents
+from mercer.model import Model, align, check_latents
 from mercer.parameters import Module, constant
 
 
@@ -60,7 +60,8 @@ class Objective(Module):
         self, model: Any, batch: Batch | tuple[Array, Array], key: PRNGKeyArray | None = None
     ) -> Float[Array, ""]:
         """The objective per datum of a batch, or of a pair (X, Y) taken as the whole data set."""
-        return self._value(model, self.checked(model, batch), key)
+        batch = self.checked(model, batch)
+        return self._value(align(model, batch.X), batch, key)
 
     def checked(self, model: Any, data: Batch | tuple[Array, Array]) -> Batch:
         """The data as a batch, after all checks that can be made before anything is compiled."""

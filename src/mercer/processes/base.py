@@ -50,6 +50,10 @@ class Process(Module):
     def _check_prediction(self, result: Gaussian) -> None:
         """Called where a prediction was computed; a process that factorises a matrix says here why it failed."""
 
+    def cached(self) -> "Process":
+        """The same process with what prediction needs worked out once; itself, where there is nothing to work out."""
+        return self
+
     def sample(self, key: PRNGKeyArray, X: Float[Array, "N D"], num: int = 1) -> Float[Array, "S N P"]:
         """`num` joint draws of the function's values at X."""
         return self.predict(X, self.joint_layout).sample(key, num)

@@ -48,6 +48,8 @@ class Conditioned(Process):
             raise ValueError(f"prior expects a mercer.GP, got {type(prior).__name__}")
         self.prior = prior
         self.X = validation.inputs(X)
+        if len(self.X) == 0:
+            raise ValueError("X must have at least one row, got none")
         self.Y = validation.outputs(Y, len(self.X)).astype(self.X.dtype)
         self.noise = noise
         self.complete = validation.is_complete(self.Y) if complete is None else complete
@@ -149,10 +151,6 @@ class CachedConditioned(Process):
             return data.prior.mean(X) + deviation(X) + matmul(data.prior.kernel(X, data.X), self.alpha - shift)
 
         return draw
-
-    def cached(self) -> "CachedConditioned":
-        """Itself."""
-        return self
 
 
 def _run(function, process: Conditioned):

@@ -19,6 +19,7 @@ from mercer.covariances import Kuf, Kuu
 from mercer.inducing.base import InducingVariables
 from mercer.linalg import PSD, Dense, FactorisationError, inverse_factor, marginals, matmul, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
+from mercer.linalg.products import map_rows
 from mercer.parameters import cast, constant, lower_triangular, param, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian, independent_outputs
@@ -187,21 +188,25 @@ class CachedSparse(Process):
     s: Float[Array, "L M"] = constant()
 
     def _predict(self, X, covariance):
-        prior, cross = self.process.prior, self.process.Kuf(X)
-        mean = prior.mean(X) + matmul(cross.T, self.weights)
-        projected = matmul(self.F, cross)
         if covariance in ("diag", "outputs"):
-            values = prior.kernel.diag(X)[:, None] - jnp.sum(self.s[..., None] * projected**2, axis=1).T
+            mean, values = map_rows(self._marginals, X)
         else:
+            prior, cross = self.process.prior, self.process.Kuf(X)
+            mean, projected = self._mean(X, cross), matmul(self.F, cross)
             values = prior.kernel(X) - matmul(projected.mT, self.s[..., None] * projected)
         return Gaussian(mean, independent_outputs(values, covariance), covariance)
 
+    def _mean(self, X, cross):
+        return self.process.prior.mean_of(X, self.process.num_outputs) + matmul(cross.T, self.weights)
+
+    def _marginals(self, X):
+        """The means and the variances at some inputs, [N, L] each."""
+        cross = self.process.Kuf(X)
+        reduction = jnp.einsum("lm,lmn->nl", self.s, matmul(self.F, cross) ** 2)
+        return self._mean(X, cross), self.process.prior.kernel.diag(X)[:, None] - reduction
+
     def _sample_function(self, key, num_features):
         return self.process._sample_function(key, num_features)
-
-    def cached(self) -> "CachedSparse":
-        """Itself."""
-        return self
 
 
 @eqx.filter_jit

@@ -64,7 +64,7 @@ def fit(
     batch_size: int | None = None,
     key: PRNGKeyArray | None = None,
     frozen: Callable[[Any], Any] | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
     checkpoint: str | Path | None = None,
     progress: bool = False,
     every: int = 100,
@@ -78,15 +78,15 @@ def fit(
       minibatches, or `mercer.training.NaturalGradient`.
     - `batch_size`: rows in a step; all of them by default. Passes over the data are shuffled.
     - `frozen`: a function from the model to the parts that are held still.
-    - `callbacks`: called with a `Progressed` after every `every` steps; one that returns True ends training.
+    - `callbacks`: one or several, called with a `Progressed` after every `every` steps; one that returns True ends training.
     - `checkpoint`: a file, written after every `every` steps. If it is there at the start, the run goes on from it.
     - `restarts`: how many starts are trained at once; the first is the model, the others are `perturb(model, key)`, by
       default with noise on its vectors and numbers in free space. The best at the end is returned.
 
     Raises `TrainingError` at the first loss that is not finite; it holds the last good model.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    _check_count("steps", steps)
+    callbacks = (callbacks,) if callable(callbacks) else callbacks
     if checkpoint is not None and not Path(checkpoint).parent.is_dir():
         raise ValueError(f"checkpoint expects a file in a folder that exists, got {checkpoint}")
     run = Run(
@@ -105,10 +105,14 @@ def fit(
         return run.train(steps, callbacks, None if checkpoint is None else Path(checkpoint), progress)
 
 
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+
+
 def _check_arguments(objective, optimiser, batch_size, every, restarts, batch):
-    for name, value in (("every", every), ("restarts", restarts)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    _check_count("every", every)
+    _check_count("restarts", restarts)
     if isinstance(optimiser, NaturalGradient) and _searches_lines(optimiser.rest):
         raise ValueError("NaturalGradient: rest must not be an optimiser that searches along lines, such as L-BFGS")
     if batch_size is None:

@@ -1,11 +1,12 @@
 """Early stopping, as a callback of `fit`."""
 
-from typing import NamedTuple
+import dataclasses
 
 import numpy as np
 
 
-class EarlyStopping(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class EarlyStopping:
     """Ends training when the mean objective of `window` steps has not come down by `tolerance` for `patience` steps.
 
     It looks at the history alone, so that a run that is resumed stops where the uninterrupted one would.
