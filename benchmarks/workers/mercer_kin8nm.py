@@ -25,12 +25,15 @@ def build(data: dict):
     optimiser = mc.training.NaturalGradient(ARGUMENTS.gamma, optax.adam(ARGUMENTS.rate))
     batch_size, key = min(ARGUMENTS.batch, N), jax.random.key(ARGUMENTS.seed)
     run = Run(model, mc.objectives.ELBO(), (data["X"], data["y"]), optimiser, batch_size=batch_size, key=key)
-    state = run.start()
+    state, asked = run.start(), 0
 
     def step():
-        nonlocal state
-        with quiet_blas():
-            state, _ = run.chunk(state, 1)
+        # mercer takes steps by the chunk: those between two scores are taken when the last of them is asked for
+        nonlocal state, asked
+        asked += 1
+        if asked % ARGUMENTS.every == 0:
+            with quiet_blas():
+                state, _ = run.chunk(state, ARGUMENTS.every)
 
     return step, lambda: run.model(state).log_density(data["X_test"], data["y_test"]).mean()
 
