@@ -38,7 +38,11 @@ class _Exact(Objective):
 
 
 class MarginalLikelihood(_Exact):
-    """-log p(Y) / N, for a `Conditioned` or a `Model` of a GP prior and a Gaussian likelihood."""
+    """-log p(Y) / N, for a `Conditioned` or a `Model` of a GP prior and a Gaussian likelihood.
+
+    What `fit` gives back is of the same kind: of a `Model` the trained prior and noise, whose posterior is
+    `Conditioned(model.posterior, X, Y, model.likelihood.variance)`.
+    """
 
     def _value(self, model, batch, key):
         return -conditioned(model, batch).log_marginal_likelihood() / batch.num_data
