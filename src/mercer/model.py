@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from mercer import validation
 from mercer.likelihoods import Likelihood
 from mercer.linalg import quiet_blas
-from mercer.parameters import Module, cast, is_concrete
+from mercer.parameters import Module, cast
 from mercer.processes import Gaussian, Process
 
 
@@ -44,8 +44,6 @@ class Model(Module):
 def _at(function, likelihood: Likelihood, latent: Gaussian, X: Array, *args: Array):
     """A compiled function of the latent Gaussian, in its dtype."""
     dtype = latent.mean.dtype
-    if not is_concrete(latent.mean):
-        return function.__wrapped__(likelihood, latent, X.astype(dtype), *args)
     with quiet_blas():
         return jax.block_until_ready(function(cast(likelihood, dtype), latent, X.astype(dtype), *args))
 
