@@ -4,7 +4,20 @@ Three nouns and one verb: a *process* gives a Gaussian at any inputs, a *likelih
 an *objective* is a number to make small, and *fit* makes it small for any model.
 """
 
-from mercer import covariances, inducing, kernels, likelihoods, linalg, means, objectives, parameters, priors, training
+from mercer import (
+    covariances,
+    inducing,
+    io,
+    kernels,
+    likelihoods,
+    linalg,
+    means,
+    objectives,
+    parameters,
+    priors,
+    training,
+)
+from mercer.io import load, save
 from mercer.model import Model
 from mercer.objectives import elbo
 from mercer.parameters import constant, param
@@ -25,13 +38,16 @@ __all__ = [
     "elbo",
     "fit",
     "inducing",
+    "io",
     "kernels",
     "likelihoods",
     "linalg",
+    "load",
     "means",
     "objectives",
     "param",
     "parameters",
     "priors",
+    "save",
     "training",
 ]

@@ -18,6 +18,7 @@ KERNELS: dict[str, kernels.Kernel] = {
     "Matern32": kernels.Matern32(ARD, 1.3),
     "Matern52": kernels.Matern52(1.4, 0.8),
     "RationalQuadratic": kernels.RationalQuadratic(ARD, 1.2, 0.6),
+    "Additive": kernels.Additive(ARD, [0.3, 1.2, 0.6], kernels.Matern32(1.3, 0.9)),
     "Periodic": kernels.Periodic(1.2, 0.9, 1.7),
     "Periodic ARD": kernels.Periodic(ARD, [1.1, 2.0, 0.8], 0.5),
     "Cosine": kernels.Cosine(ARD, 1.4),

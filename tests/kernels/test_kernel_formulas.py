@@ -77,6 +77,9 @@ FORMULAS = {
     "Matern12": lambda x, y: 1.3 * math.exp(-_r(x, y, 0.9)),
     "Matern32": lambda x, y: _matern32(x, y, ARD, 1.3),
     "Matern52": lambda x, y: _matern52(x, y, 1.4, 0.8),
+    "Additive": lambda x, y: sum(
+        v * _matern32(x[d : d + 1], y[d : d + 1], 1.3 * ARD[d], 0.9) for d, v in enumerate([0.3, 1.2, 0.6])
+    ),
     "RationalQuadratic": lambda x, y: 1.2 * (1.0 + _r(x, y, ARD) ** 2 / 1.2) ** -0.6,
     "Periodic": lambda x, y: 1.7 * math.exp(-2.0 * sum(np.sin(math.pi * (x - y) / 0.9) ** 2) / 1.2**2),
     "Periodic ARD": lambda x, y: 0.5 * math.exp(-2.0 * sum(np.sin(math.pi * (x - y) / PERIODS) ** 2 / ARD**2)),

@@ -1,5 +1,6 @@
 """What covaries with what: covariance functions, and their algebra."""
 
+from mercer.kernels.additive import Additive
 from mercer.kernels.base import Features, Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
@@ -20,6 +21,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "RationalQuadratic",
+    "Additive",
     "Periodic",
     "Cosine",
     "SpectralMixture",

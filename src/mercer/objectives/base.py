@@ -13,38 +13,64 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
 from mercer.model import Model, align, check_latents
-from mercer.parameters import Module, constant
+from mercer.parameters import Module, constant, is_concrete
 
 
 class Batch(Module):
-    """Rows of a data set that has `num_data` rows in all; `complete` says that nothing in it is missing (NaN)."""
+    """Rows of a data set that has `num_data` rows in all; `complete` says that nothing in it is missing (NaN).
+
+    A weight says how often a row counts: its likelihood is taken to that power. None counts each once.
+    """
 
     X: Float[Array, "B D"] = constant()
     Y: Float[Array, "B P"] = constant()
+    weights: Float[Array, " B"] | None = constant()
     num_data: int = eqx.field(static=True)
     complete: bool = eqx.field(static=True)
 
-    def __init__(self, X: Array, Y: Array, num_data: int | None = None, complete: bool | None = None):
-        self.X, self.Y = X, Y
+    def __init__(
+        self,
+        X: Array,
+        Y: Array,
+        num_data: int | None = None,
+        complete: bool | None = None,
+        weights: Array | None = None,
+    ):
+        self.X, self.Y, self.weights = X, Y, weights
         self.num_data = len(X) if num_data is None else num_data
         self.complete = validation.is_complete(jnp.asarray(Y)) if complete is None else complete
 
     def rows(self, index: Array) -> "Batch":
         """A minibatch."""
-        return Batch(self.X[index], self.Y[index], self.num_data, self.complete)
+        weights = None if self.weights is None else self.weights[index]
+        return Batch(self.X[index], self.Y[index], self.num_data, self.complete, weights)
+
+    def weighted(self, terms: Float[Array, " B"]) -> Float[Array, " B"]:
+        """One term for each row, each as often as its row counts."""
+        return terms if self.weights is None else self.weights * terms
 
 
 def as_batch(data: Any, *, discrete: bool = False) -> Batch:
-    """A pair (X, Y), checked, as a batch that is the whole data set."""
+    """A pair (X, Y) or a triple (X, Y, weights), checked, as a batch that is the whole data set."""
     if isinstance(data, Batch):
         return data
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise ValueError(f"data expects a pair (X, Y), got {type(data).__name__}")
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise ValueError(f"data expects a pair (X, Y) or a triple (X, Y, weights), got {type(data).__name__}")
     X = validation.inputs(data[0])
     if len(X) == 0:
         raise ValueError("X must have at least one row, got none")
     Y = validation.outputs(data[1], len(X), discrete=discrete)
-    return Batch(X, Y.astype(X.dtype))
+    weights = None if len(data) == 2 or data[2] is None else _checked_weights(data[2], len(X)).astype(X.dtype)
+    return Batch(X, Y.astype(X.dtype), weights=weights)
+
+
+def _checked_weights(weights: Any, num_data: int) -> Array:
+    weights = validation.floating(weights, "weights")
+    if weights.shape != (num_data,):
+        raise ValueError(f"weights must be a vector with one number for each of {num_data} rows, got {weights.shape}")
+    if is_concrete(weights) and not bool(jnp.all(jnp.isfinite(weights) & (weights > 0.0))):
+        raise ValueError("weights must be positive and finite; leave out the rows that do not count")
+    return weights
 
 
 class Objective(Module):

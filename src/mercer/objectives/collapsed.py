@@ -17,7 +17,7 @@ from mercer.likelihoods import Gaussian
 from mercer.linalg import PSD, inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
-from mercer.objectives.exact import gaussian_noise
+from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
 from mercer.processes import Sparse
 
 
@@ -114,7 +114,8 @@ def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
     explained = _explained(W, t.b(precision))
     num_outputs = batch.Y.shape[1]
     lost = 0.5 * jnp.sum(t.slack[:, None] * precision) * (num_outputs / precision.shape[1])
-    return fit + explained - _half_log_determinant(W, num_outputs) - lost
+    repeats = log_density_of_repeats(t.noise, batch)
+    return fit + explained - _half_log_determinant(W, num_outputs) - lost + repeats
 
 
 @eqx.filter_jit
@@ -125,7 +126,8 @@ def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
     precision = t.precisions(raised)
     W_raised = inverse_factor(t.B(precision), always=False)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / raised, 0.0))
-    return fit + _explained(W_raised, t.b(precision)) - _half_log_determinant(W, batch.Y.shape[1])
+    repeats = log_density_of_repeats(t.noise, batch)
+    return fit + _explained(W_raised, t.b(precision)) - _half_log_determinant(W, batch.Y.shape[1]) + repeats
 
 
 @eqx.filter_jit

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from mercer.likelihoods import Gaussian
 from mercer.model import Model
@@ -13,15 +14,34 @@ from mercer.processes import GP, Conditioned
 def conditioned(model: Any, batch: Batch) -> Conditioned:
     """The exact posterior of a model given a batch."""
     if isinstance(model, Conditioned):
-        return Conditioned(model.prior, batch.X, batch.Y, model.noise, batch.complete)
+        return Conditioned(model.prior, batch.X, batch.Y, _weighted_noise(model.noise, batch), batch.complete)
     return Conditioned(model.posterior, batch.X, batch.Y, gaussian_noise(model, batch), batch.complete)
 
 
 def gaussian_noise(model: Model, batch: Batch):
-    """The noise variance of a Gaussian likelihood: as it is, or [N, P] where it is a function of the input."""
+    """The noise variance of a Gaussian likelihood: as it is, or [N, P] where it is a function of the input.
+
+    A row that counts w times is one whose mean was observed, with noise / w.
+    """
     if model.likelihood.variance is not None:
-        return model.likelihood.variance
-    return model.likelihood.noise_variance(batch.Y.shape, batch.X)
+        return _weighted_noise(model.likelihood.variance, batch)
+    return _weighted_noise(model.likelihood.noise_variance(batch.Y.shape, batch.X), batch)
+
+
+def _weighted_noise(noise: Array, batch: Batch) -> Array:
+    return noise if batch.weights is None else noise / batch.weights[:, None]
+
+
+def log_density_of_repeats(noise: Array, batch: Batch) -> Array:
+    """What rows that count w times add to a marginal likelihood that took them once, with noise / w (given as `noise`).
+
+    N(y; f, s)^w = N(y; f, s / w) (2 pi s)^((1 - w) / 2) w^(-1/2).
+    """
+    if batch.weights is None:
+        return jnp.zeros((), batch.X.dtype)
+    w = batch.weights[:, None]
+    terms = (1.0 - w) * jnp.log(2.0 * jnp.pi * w * noise) - jnp.log(w)
+    return 0.5 * jnp.sum(jnp.where(jnp.isnan(batch.Y), 0.0, terms))
 
 
 class _Exact(Objective):
@@ -45,11 +65,19 @@ class MarginalLikelihood(_Exact):
     """
 
     def _value(self, model, batch, key):
-        return -conditioned(model, batch).log_marginal_likelihood() / batch.num_data
+        posterior = conditioned(model, batch)
+        repeats = log_density_of_repeats(posterior.noise, batch)
+        return -(posterior.log_marginal_likelihood() + repeats) / batch.num_data
 
 
 class LeaveOneOut(_Exact):
     """-mean_n log p(y_n | all other data) (Rasmussen and Williams, 2006, section 5.4.2)."""
+
+    def checked(self, model, data):
+        batch = super().checked(model, data)
+        if batch.weights is not None:
+            raise ValueError("LeaveOneOut takes no weights: a row that counts twice would be predicted from itself")
+        return batch
 
     def _value(self, model, batch, key):
         loo = conditioned(model, batch).leave_one_out()

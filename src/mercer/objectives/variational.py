@@ -33,7 +33,7 @@ class ELBO(Objective):
         return super().checked(model, data)
 
     def _value(self, model, batch, key):
-        return -jnp.mean(_expected_log_prob(model, batch, key)) + model.posterior.kl() / batch.num_data
+        return -jnp.mean(batch.weighted(_expected_log_prob(model, batch, key))) + model.posterior.kl() / batch.num_data
 
 
 class PredictiveLogLikelihood(Objective):
@@ -51,7 +51,7 @@ class PredictiveLogLikelihood(Objective):
     def _value(self, model, batch, key):
         latent = model.posterior.predict(batch.X, model.likelihood.layout)
         terms = model.likelihood.log_predictive(latent.mean, latent.cov, batch.Y, batch.X, key=key)
-        return -jnp.mean(terms) + self.weight * model.posterior.kl() / batch.num_data
+        return -jnp.mean(batch.weighted(terms)) + self.weight * model.posterior.kl() / batch.num_data
 
 
 def _expected_log_prob(model: Model, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, " B"]:

@@ -57,7 +57,7 @@ Callback = Callable[[Progressed], bool | None]
 def fit(
     model: Any,
     objective: Objective,
-    data: tuple[Array, Array] | Batch,
+    data: tuple[Array, ...] | Batch,
     *,
     optimiser: optax.GradientTransformation | NaturalGradient | None = None,
     steps: int = 1000,
@@ -73,7 +73,8 @@ def fit(
 ) -> Fit:
     """Makes `objective` small over the parameters of `model`.
 
-    - `data`: a pair (X, Y). Its dtype becomes the model's.
+    - `data`: a pair (X, Y), or a triple (X, Y, weights) where a row counts as often as its weight says. Its dtype becomes
+      the model's.
     - `optimiser`: any of optax (by default Adam with learning rate 0.01), `optax.lbfgs()` for objectives without
       minibatches, or `mercer.training.NaturalGradient`.
     - `batch_size`: rows in a step; all of them by default. Passes over the data are shuffled.
@@ -322,7 +323,8 @@ class Run:
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to belong to this run."""
         X, Y = np.asarray(self.batch.X), np.asarray(self.batch.Y)
-        ends = [np.ascontiguousarray(array).tobytes() for array in (X[:1000], X[-1000:], Y[:1000], Y[-1000:])]
+        arrays = (X, Y) if self.batch.weights is None else (X, Y, np.asarray(self.batch.weights))
+        ends = [np.ascontiguousarray(part).tobytes() for array in arrays for part in (array[:1000], array[-1000:])]
         classes = eqx.tree_pformat(self.params)  # the classes, and which of their fields move
         return {
             "model": hashlib.blake2b(classes.encode(), digest_size=8).hexdigest(),
