@@ -25,7 +25,13 @@ import mercer as mc
 from mercer import io, tabular
 from mercer.io import archive, registry
 from mercer.io.tables import read_table
+from mercer.objectives.sums import Sums
 from mercer.parameters import positive
+from mercer.tabular.classification import Classification
+from mercer.tabular.counts import Counts
+from mercer.tabular.inputs import Inputs
+from mercer.tabular.regression import Regression, Stream
+from mercer.tabular.residuals import Residuals
 from mercer.training import EarlyStopping, Fit, NaturalGradient, Progressed
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("kernels", "likelihoods")]
@@ -71,6 +77,9 @@ MODELS = {
 DAYS = np.datetime64("2020-01-01") + 100 * np.arange(12)
 TABLE = read_table({"number": X[:, 0], "text": ["a", "b", None] * 4, "date": DAYS, "y": [0, 1] * 6})
 COLUMNS = tabular.Columns.describe(TABLE, exclude=["y"])
+INPUTS, RESIDUALS = Inputs.of(X), Residuals.of(Y)
+REGRESSION = Regression(INPUTS, [0.1, 0.2], [1.0, 2.0], MODELS["exact"], RESIDUALS, np.arange(3.0))
+SUMS = Sums.of(sparse(), 2).add(X, Y)
 OPERATORS = [mc.linalg.Dense(jnp.eye(2)), mc.linalg.Diagonal(jnp.ones(3))]
 VALUES = [
     *KERNELS.values(),
@@ -110,6 +119,13 @@ VALUES = [
     COLUMNS,
     *COLUMNS.encoders,
     tabular.detect(TABLE.column("y")),
+    INPUTS,
+    RESIDUALS,
+    REGRESSION,
+    SUMS,
+    Classification(INPUTS, MODELS["sparse"], np.arange(3.0)),
+    Counts(INPUTS, MODELS["sparse blocks"], np.arange(3.0)),
+    Stream(REGRESSION, SUMS, X, Y, None, 0),
 ]
 
 KEYS = jax.random.split(KEY, 4)

@@ -2,9 +2,11 @@
 
 The parameters are mapped to free space, and a compiled loop takes a chunk of steps at a time. Between chunks the host looks at
 the losses, shows progress, calls callbacks and writes checkpoints. The length of a chunk is an argument of the
-compiled loop, not a part of it, so that nothing is compiled twice and the numbers do not depend on the chunks.
+compiled loop, not a part of it, so that nothing is compiled twice and the numbers do not depend on the chunks. The last few
+loops are kept: training again with the same objective, optimiser and shapes compiles nothing.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -160,6 +162,11 @@ def _perturb(model, key):
     return constrain(jax.tree.unflatten(jax.tree.structure(free), moved))
 
 
+_ADAM = optax.adam(0.01)  # one for all calls, so that they share what is compiled
+_unconstrain = eqx.filter_jit(unconstrain)
+_constrain = eqx.filter_jit(constrain)
+
+
 class _State(NamedTuple):
     """What training carries from step to step."""
 
@@ -191,10 +198,10 @@ class Run:
         self.objective, self.every, self.restarts = objective, every, restarts
         self.key = key = jax.random.key(0) if key is None else key
         self.batch = batch = objective.checked(model, data)
-        optimiser = optax.adam(0.01) if optimiser is None else optimiser
+        optimiser = _ADAM if optimiser is None else optimiser
         _check_arguments(objective, optimiser, batch_size, every, restarts, batch)
         models = _starts(align(model, batch.X), restarts, perturb, jax.random.fold_in(key, 1))
-        free = eqx.filter_jit(unconstrain)(models)
+        free = _unconstrain(models)
         self.movable = _movable(models, frozen, optimiser)
         self.params, self.fixed = eqx.partition(free, self.movable)
         self.held = eqx.filter(models, self.movable, inverse=True)
@@ -205,47 +212,12 @@ class Run:
         minibatches = batch_size is not None and batch_size < batch.num_data
         self.seed = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
         self.minibatches = Minibatches(batch.num_data, batch_size, tuple(self.seed)) if minibatches else None
-        self._loop = eqx.filter_jit(self._steps)
-
-    def _over_restarts(self, function):
-        return jax.vmap(function) if self.restarts > 1 else function
-
-    def _step(self, batch, key, number):
-        """One step on a batch, for one start or for all of them."""
-
-        def one(params, fixed, optimiser):
-            def loss(params):
-                return self.objective._value(constrain(eqx.combine(params, fixed)), batch, key)
-
-            return self.stepper.step(params, optimiser, loss, number)
-
-        return self._over_restarts(one)
-
-    def _steps(self, state: _State, fixed, batch, indices, count):
-        """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
-        arrays, rest = eqx.partition(fixed, eqx.is_array)
-
-        def go_on(carry):
-            i, _, _, finite = carry
-            return (i < count) & finite
-
-        def body(carry):
-            i, state, losses, _ = carry
-            rows = batch if indices is None else batch.rows(indices[i])
-            step = self._step(rows, jax.random.fold_in(self.key, state.step), state.step)
-            params, optimiser, loss = step(state.params, eqx.combine(arrays, rest), state.optimiser)
-            state = _State(params, optimiser, state.step + 1)
-            return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
-
-        shape = (self.every,) if self.restarts == 1 else (self.every, self.restarts)
-        losses = jnp.full(shape, jnp.nan, batch.X.dtype)
-        done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
-        return done, state, losses
+        self._numbers, form = eqx.partition(objective, eqx.is_array)
+        self._init, self._loop = _compiled(form, self.stepper, every, restarts)
 
     def start(self) -> _State:
         """The state before the first step."""
-        init = jax.jit(self._over_restarts(self.stepper.init))
-        return _State(self.params, init(self.params), jnp.zeros((), jnp.int32))
+        return _State(self.params, self._init(self.params), jnp.zeros((), jnp.int32))
 
     def chunk(self, state: _State, count: int) -> tuple[_State, np.ndarray]:
         """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""
@@ -254,7 +226,7 @@ class Run:
             indices = np.zeros((self.every, self.minibatches.size), np.int32)
             indices[:count] = self.minibatches.indices(int(state.step), count)
         # `count` as an array: a number would be a part of what is compiled.
-        results = self._loop(state, self.fixed, self.batch, indices, np.asarray(count))
+        results = self._loop(self._numbers, state, self.fixed, self.batch, indices, np.asarray(count), self.key)
         done, state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)[: int(done)]
 
@@ -271,7 +243,7 @@ class Run:
             free, held = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, (free, held))
             history = history[:, best]
         # What is held still is taken from the start, as the way to free space and back rounds.
-        moved = eqx.filter(eqx.filter_jit(constrain)(free), self.movable)
+        moved = eqx.filter(_constrain(free), self.movable)
         return Fit(eqx.combine(moved, held), history)
 
     def train(self, steps, callbacks, checkpoint, progress):
@@ -334,6 +306,53 @@ class Run:
             "key": self.seed,
             "restarts": self.restarts,
         }
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(form: Objective, stepper: GradientStepper | NaturalStepper, every: int, restarts: int):
+    """The compiled start of an optimiser and loop over steps, for an objective given without its numbers.
+
+    A cache of few entries, as each keeps what XLA made of it.
+    """
+
+    def over_restarts(function):
+        return jax.vmap(function) if restarts > 1 else function
+
+    def step(objective, batch, key, number):
+        """One step on a batch, for one start or for all of them."""
+
+        def one(params, fixed, optimiser):
+            def loss(params):
+                return objective._value(constrain(eqx.combine(params, fixed)), batch, key)
+
+            return stepper.step(params, optimiser, loss, number)
+
+        return over_restarts(one)
+
+    @eqx.filter_jit
+    def loop(numbers, state: _State, fixed, batch, indices, count, key):
+        """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
+        objective = eqx.combine(numbers, form)
+        arrays, rest = eqx.partition(fixed, eqx.is_array)
+
+        def go_on(carry):
+            i, _, _, finite = carry
+            return (i < count) & finite
+
+        def body(carry):
+            i, state, losses, _ = carry
+            rows = batch if indices is None else batch.rows(indices[i])
+            take = step(objective, rows, jax.random.fold_in(key, state.step), state.step)
+            params, optimiser, loss = take(state.params, eqx.combine(arrays, rest), state.optimiser)
+            state = _State(params, optimiser, state.step + 1)
+            return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
+
+        shape = (every,) if restarts == 1 else (every, restarts)
+        losses = jnp.full(shape, jnp.nan, batch.X.dtype)
+        done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
+        return done, state, losses
+
+    return jax.jit(over_restarts(stepper.init)), loop
 
 
 def _movable(model, frozen, optimiser):

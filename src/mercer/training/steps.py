@@ -4,6 +4,7 @@ A stepper has `init(params)`, the state of the optimiser, and `step(params, stat
 a new state and the loss before the step; `loss` is the objective of the step's batch as a function of the parameters.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -19,21 +20,23 @@ Params = Any
 Loss = Callable[[Params], Array]
 
 
+@dataclasses.dataclass(frozen=True)
 class GradientStepper:
     """Steps of an optax optimiser. Those that search along a line are given the loss as a function."""
 
-    def __init__(self, optimiser: optax.GradientTransformation):
-        self.optimiser = optax.with_extra_args_support(optimiser)
+    optimiser: optax.GradientTransformation
 
     def init(self, params: Params) -> Any:
         return self.optimiser.init(params)
 
     def step(self, params: Params, state: Any, loss: Loss, number: Array) -> tuple[Params, Any, Array]:
         value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = self.optimiser.update(gradient, state, params, value=value, grad=gradient, value_fn=loss)
+        update = optax.with_extra_args_support(self.optimiser).update
+        updates, state = update(gradient, state, params, value=value, grad=gradient, value_fn=loss)
         return optax.apply_updates(params, updates), state, value
 
 
+@dataclasses.dataclass(frozen=True)
 class NaturalStepper:
     """A natural-gradient step for q(u), then a step of an optax optimiser for the rest, at the new q(u).
 
@@ -41,9 +44,13 @@ class NaturalStepper:
     takes ten times as many steps. The loss is that between the two.
     """
 
-    def __init__(self, optimiser: NaturalGradient, where: Callable[[Params], tuple[Array, Array]], num_data: int):
-        self.natural, self.where, self.num_data = optimiser, where, num_data
-        self.rest = None if optimiser.rest is None else GradientStepper(optimiser.rest)
+    natural: NaturalGradient
+    where: Callable[[Params], tuple[Array, Array]]
+    num_data: int
+
+    @property
+    def rest(self) -> GradientStepper | None:
+        return None if self.natural.rest is None else GradientStepper(self.natural.rest)
 
     def _with_q(self, params: Params, q: tuple[Any, Any]) -> Params:
         return eqx.tree_at(self.where, params, q, is_leaf=lambda leaf: leaf is None)

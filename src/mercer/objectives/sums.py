@@ -1,0 +1,143 @@
+"""What sparse regression needs of its data: sums over rows, which do not depend on the noise.
+
+Whitened, with C = R^-1 Kuf, r = y - m(x) and rows that count w times, these are G = C diag(w) C^T and g = C diag(w) r. Given
+noise s, the best q(v), u = R v, is N(B^-1 g / s, B^-1) with B = I + G / s (as in `mercer.objectives.collapsed`). Rows can be
+added one block after the other, so that data of any length pass through, and a stream of data is the same as all at once.
+
+Here s is the noise and the mean of what the inducing variables leave undetermined of f, k_nn - |C_n|^2: to the posterior of u
+both are noise. (The collapsed bound leaves out the second, and overfits where a kernel is rough and the noise small; Snelson
+and Ghahramani, 2006, take each datum's own.)
+
+With G = U diag(e) U^T and a_n = U^T C_n, the prediction of y_n from all other rows has a closed form, too: with
+v_n = sum a_n^2 / (1 + e / s) and the leverage h_n = w_n v_n / s, leaving out row n raises v_n to v_n / (1 - h_n) and moves the
+mean m_n to (m_n - h_n r_n) / (1 - h_n).
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mercer import validation
+from mercer.linalg import inverse_root, matmul, quiet_blas
+from mercer.linalg.products import weighted_gram
+from mercer.parameters import Module, cast, constant
+from mercer.processes import Gaussian, Sparse
+
+_BLOCK = 4096  # rows at a time
+
+
+class Sums(Module):
+    """Sums over data for a sparse posterior with Gaussian noise. `posterior` gives prior and inducing variables."""
+
+    posterior: Sparse
+    whitener: Float[Array, "M M"] = constant()  # R^-1
+    G: Float[Array, "M M"] = constant()
+    g: Float[Array, "M P"] = constant()
+    slack: Float[Array, ""] = constant()  # sum of w_n (k_nn - |C_n|^2)
+    count: Float[Array, ""] = constant()  # sum of w_n
+
+    @classmethod
+    def of(cls, posterior: Sparse, num_outputs: int = 1) -> "Sums":
+        """The sums over no data."""
+        M = posterior.inducing.num
+        dtype = posterior.q_mu.dtype
+        with quiet_blas():
+            whitener = jax.block_until_ready(_whitener(cast(posterior, dtype)))
+        nothing = jnp.zeros((), dtype)
+        return cls(posterior, whitener, jnp.zeros((M, M), dtype), jnp.zeros((M, num_outputs), dtype), nothing, nothing)
+
+    def add(self, X: Float[Array, "N D"], Y: Float[Array, "N P"], weights: Float[Array, " N"] | None = None) -> "Sums":
+        """The sums with some rows added."""
+        X, Y, weights = _checked(X, Y, weights, self.g.shape[1])
+        sums = self.G, self.g, self.slack, self.count
+        with quiet_blas():
+            for start in range(0, len(X), _BLOCK):
+                sums = _add(self.posterior, self.whitener, sums, *_padded(start, X, Y, weights))
+            return Sums(self.posterior, self.whitener, *jax.block_until_ready(sums))
+
+    def raised(self, noise: float | Array) -> Array:
+        """The noise, and what the inducing variables leave undetermined, on average over the data."""
+        return noise + self.slack / jnp.maximum(self.count, 1.0)
+
+    def best(self, noise: float | Array) -> Sparse:
+        """The posterior with the best q(u) at a noise variance."""
+        with quiet_blas():
+            return jax.block_until_ready(_best(self, self.raised(jnp.asarray(noise, self.G.dtype))))
+
+    def leave_one_out(
+        self,
+        noise: float,
+        X: Float[Array, "N D"],
+        Y: Float[Array, "N P"],
+        weights: Float[Array, " N"] | None = None,
+    ) -> Gaussian:
+        """The prediction of the y of rows that are in the sums from all the other rows, [N, P] mean and variance."""
+        X, Y, weights = _checked(X, Y, weights, self.g.shape[1])
+        with quiet_blas():
+            e, U = jnp.linalg.eigh(self.G)
+            rotation = matmul(U.T, self.whitener)
+            parts = [
+                _rotated(self.posterior, rotation, *_padded(start, X, Y, weights)[:2])
+                for start in range(0, len(X), _BLOCK)
+            ]
+            a, slack, residual = (np.concatenate(arrays, axis=-1)[..., : len(X)] for arrays in zip(*parts, strict=True))
+        raised = float(self.raised(noise))
+        shrink = 1.0 / (raised + np.asarray(e))  # (1 / s) / (1 + e / s)
+        v = raised * (shrink @ a**2)[:, None]
+        m = a.T @ (shrink[:, None] * np.asarray(matmul(U.T, self.g)))
+        h = np.minimum(weights[:, None] * v / raised, 1.0 - 1e-9)
+        left_out = (m - h * residual.T) / (1.0 - h)
+        variance = slack[:, None] + v / (1.0 - h) + noise
+        return Gaussian(Y - residual.T + left_out, np.broadcast_to(variance, m.shape))
+
+
+def _checked(X, Y, weights, num_outputs):
+    X = validation.inputs(X)
+    Y = validation.outputs(Y, len(X))
+    if Y.shape[1] != num_outputs:
+        raise ValueError(f"Y must have {num_outputs} columns, got {Y.shape[1]}")
+    weights = np.ones(len(X)) if weights is None else np.asarray(weights)
+    return np.asarray(X), np.asarray(Y), weights
+
+
+def _padded(start: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """A block of rows, with rows of zeros (and of weight 0) at its end where data end: one size is compiled."""
+    size = min(_BLOCK, 1 << (len(arrays[0]) - 1).bit_length())
+    blocks = [array[start : start + _BLOCK] for array in arrays]
+    return [np.pad(block, [(0, size - len(block))] + [(0, 0)] * (block.ndim - 1)) for block in blocks]
+
+
+@eqx.filter_jit
+def _whitener(posterior: Sparse) -> Array:
+    return posterior.Kuu().whiten(jnp.eye(posterior.inducing.num, dtype=posterior.q_mu.dtype))
+
+
+@eqx.filter_jit
+def _add(posterior, whitener, sums, X, Y, weights):
+    G, g, slack, count = sums
+    residual = Y - posterior.prior.mean_of(X, Y.shape[1])
+    C = matmul(whitener, posterior.Kuf(X))
+    G, g = G + weighted_gram(C, weights), g + matmul(C, weights[:, None] * residual)
+    return G, g, slack + jnp.sum(weights * _slack(posterior, X, C)), count + jnp.sum(weights)
+
+
+def _slack(posterior: Sparse, X: Array, C: Array) -> Array:
+    return jnp.maximum(posterior.prior.kernel.diag(X) - jnp.sum(C**2, axis=0), 0.0)
+
+
+@eqx.filter_jit
+def _rotated(posterior, rotation, X, Y):
+    a = matmul(rotation, posterior.Kuf(X))
+    return a, _slack(posterior, X, a), (Y - posterior.prior.mean_of(X, Y.shape[1])).T
+
+
+@eqx.filter_jit
+def _best(sums: Sums, noise: Array) -> Sparse:
+    """`noise` is raised."""
+    identity = jnp.eye(len(sums.G), dtype=sums.G.dtype)
+    root = inverse_root(identity + sums.G / noise)
+    q_mu = matmul(root, matmul(root.T, sums.g / noise))
+    q_root = jnp.broadcast_to(root, (q_mu.shape[1], *root.shape))
+    return sums.posterior.with_whitened(sums.posterior.Kuu(), q_mu, q_root)
