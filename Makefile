@@ -7,8 +7,9 @@ INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
 
 .PHONY: demo test test-all bench docs lint clean
 
-demo: $(VENV)/.run-installed  ## a small regression, exact and sparse, beside baselines
-	$(BIN)/python examples/regression.py
+demo: $(VENV)/.run-installed  ## fits a table of concrete mixtures, beside baselines, and draws demo.png
+	$(BIN)/mercer fit examples/data/concrete.csv --target strength --model demo.mercer
+	$(BIN)/mercer show demo.mercer --plot demo.png
 
 test: $(VENV)/.run-installed  ## the tests, without the slow ones
 	$(BIN)/python -m pytest
@@ -18,6 +19,7 @@ test-all: $(VENV)/.run-installed  ## the slow tests, too
 
 bench: $(VENV)/.run-installed  ## mercer beside its peers (benchmarks/setup_peers.py installs them)
 	$(BIN)/python benchmarks/harness.py
+	$(BIN)/python benchmarks/front_door.py
 
 docs: $(VENV)/.dev-installed  ## the documentation, into site/
 	$(BIN)/python -m mkdocs build --strict
@@ -28,11 +30,11 @@ lint: $(VENV)/.dev-installed  ## style and types
 	$(BIN)/python -m mypy
 
 clean:
-	rm -rf $(VENV) site dist demo.png .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) site dist demo.png demo.mercer .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -not -path './.peers/*' -prune -exec rm -rf {} +
 
 $(VENV)/.run-installed: pyproject.toml constraints.txt
-	$(INSTALL) -e '.[plot,test]'
+	$(INSTALL) -e '.[test]'
 	touch $@
 
 $(VENV)/.dev-installed: pyproject.toml constraints.txt

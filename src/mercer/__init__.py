@@ -4,6 +4,9 @@ Three nouns and one verb: a *process* gives a Gaussian at any inputs, a *likelih
 an *objective* is a number to make small, and *fit* makes it small for any model.
 """
 
+import importlib
+from typing import Any
+
 from mercer import (
     covariances,
     inducing,
@@ -25,6 +28,15 @@ from mercer.processes import GP, Conditioned, Gaussian, Process, Sparse
 from mercer.training import fit
 
 __version__ = "0.1.0"
+
+_WHEN_USED = ("sklearn", "tabular")  # packages that need an extra, or take long to import
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHEN_USED:
+        return importlib.import_module(f"mercer.{name}")
+    raise AttributeError(f"module 'mercer' has no attribute {name!r}")
+
 
 __all__ = [
     "GP",

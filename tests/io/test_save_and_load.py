@@ -32,6 +32,8 @@ from mercer.tabular.counts import Counts
 from mercer.tabular.inputs import Inputs
 from mercer.tabular.regression import Regression, Stream
 from mercer.tabular.residuals import Residuals
+from mercer.tabular.table_model import Evaluation, Report, TableModel
+from mercer.tabular.training import _Regularised
 from mercer.training import EarlyStopping, Fit, NaturalGradient, Progressed
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("kernels", "likelihoods")]
@@ -80,6 +82,10 @@ COLUMNS = tabular.Columns.describe(TABLE, exclude=["y"])
 INPUTS, RESIDUALS = Inputs.of(X), Residuals.of(Y)
 REGRESSION = Regression(INPUTS, [0.1, 0.2], [1.0, 2.0], MODELS["exact"], RESIDUALS, np.arange(3.0))
 SUMS = Sums.of(sparse(), 2).add(X, Y)
+EVALUATION = Evaluation(3, ("mercer",), ("RMSE",), [[0.5]], np.ones(3), np.ones((3, 2)), np.ones((2, 4)))
+REPORT = Report("table.csv", 12, "exact", ("a note",), 1.5, "0.1.0", EVALUATION, np.zeros((0, 2)))
+NUMBERS = tabular.Columns.describe(TABLE, exclude=["y", "text", "date"])
+TABLE_MODEL = TableModel(NUMBERS, tabular.detect(TABLE.column("number")), REGRESSION, REPORT)
 OPERATORS = [mc.linalg.Dense(jnp.eye(2)), mc.linalg.Diagonal(jnp.ones(3))]
 VALUES = [
     *KERNELS.values(),
@@ -126,6 +132,11 @@ VALUES = [
     Classification(INPUTS, MODELS["sparse"], np.arange(3.0)),
     Counts(INPUTS, MODELS["sparse blocks"], np.arange(3.0)),
     Stream(REGRESSION, SUMS, X, Y, None, 0),
+    TABLE_MODEL,
+    TABLE_MODEL.report,
+    TABLE_MODEL.report.held_out,
+    _Regularised(MODELS["prior"]),
+    tabular.Settings(),
 ]
 
 KEYS = jax.random.split(KEY, 4)

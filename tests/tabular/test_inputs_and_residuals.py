@@ -25,7 +25,7 @@ class TestInputs:
         bent = stats.yeojohnson((x - x.mean()) / x.std())[0]
         A = Inputs.of(x[:, None])(x[:, None])[:, 0]
         np.testing.assert_allclose(A, (bent - bent.mean()) / bent.std(), atol=1e-5)
-        assert abs(stats.skew(A)) < 0.2 < stats.skew(x)
+        assert abs(stats.skew(A)) < 0.5 < stats.skew(x)
 
     def test_a_constant_column_becomes_0(self):
         np.testing.assert_array_equal(Inputs.of(np.full((5, 1), 7.0))(np.full((5, 1), 7.0)), 0.0)

@@ -9,12 +9,14 @@ import functools
 from collections.abc import Iterator
 
 import jax
-import scipy.linalg.cython_lapack  # noqa: F401  (loads the OpenBLAS that XLA will call, so that it can be limited)
 from threadpoolctl import ThreadpoolController
 
 
 @functools.cache
 def _controller() -> ThreadpoolController:
+    # Loads the OpenBLAS that XLA will call, so that it can be limited; here, as it takes long to import.
+    import scipy.linalg.cython_lapack  # noqa: F401
+
     return ThreadpoolController()
 
 

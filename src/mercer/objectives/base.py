@@ -8,7 +8,9 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
@@ -56,7 +58,8 @@ def as_batch(data: Any, *, discrete: bool = False) -> Batch:
         return data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise ValueError(f"data expects a pair (X, Y) or a triple (X, Y, weights), got {type(data).__name__}")
-    X = validation.inputs(data[0])
+    # A large array that lies well in memory is used where it is: for the time of training there is one of it.
+    X = validation.inputs(jax.device_put(data[0], may_alias=True) if isinstance(data[0], np.ndarray) else data[0])
     if len(X) == 0:
         raise ValueError("X must have at least one row, got none")
     Y = validation.outputs(data[1], len(X), discrete=discrete)

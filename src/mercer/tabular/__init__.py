@@ -1,9 +1,33 @@
-"""Tabular data: how the columns of a table become the inputs and the outputs of a model."""
+"""Tabular data: from the columns of a table to calibrated predictions of one of them."""
 
+from mercer.tabular.classification import Classification, classification
 from mercer.tabular.columns import Category, Columns, Date, Encoder, Number
+from mercer.tabular.counts import Counts, counts
+from mercer.tabular.evaluation import Evaluation
+from mercer.tabular.inputs import Inputs
+from mercer.tabular.regression import Regression, Stream, regression
+from mercer.tabular.residuals import Residuals
+from mercer.tabular.table_model import Report, TableModel
 from mercer.tabular.targets import Target, detect
+from mercer.tabular.training import Settings, default_kernel
+from mercer.tabular.variational import Variational
 
 __all__ = [
+    "TableModel",
+    "Report",
+    "Evaluation",
+    "Settings",
+    "regression",
+    "Regression",
+    "Stream",
+    "classification",
+    "Classification",
+    "counts",
+    "Counts",
+    "Variational",
+    "default_kernel",
+    "Inputs",
+    "Residuals",
     "Columns",
     "Encoder",
     "Number",

@@ -11,10 +11,10 @@ from mercer.model import Model
 from mercer.objectives.sums import Sums
 from mercer.parameters import Module, constant
 from mercer.processes import GP, Conditioned, Sparse
+from mercer.processes.conditioned import CachedConditioned
 from mercer.tabular.inputs import Inputs
 from mercer.tabular.residuals import Residuals
 from mercer.tabular.training import (
-    BLOCK,
     DEFAULT,
     Settings,
     double_precision,
@@ -25,6 +25,7 @@ from mercer.tabular.training import (
     merged,
 )
 
+_OPERATIONS = 2e12  # N M^2 that conditioning a sparse model may take: minutes
 _CALIBRATION = 4000  # rows that the residuals of a sparse model are found from
 
 
@@ -41,7 +42,7 @@ class Regression(Module):
     @property
     def exact(self) -> bool:
         """Whether the posterior is exact."""
-        return not isinstance(self.model.posterior, Sparse)
+        return isinstance(self.model.posterior, Conditioned | CachedConditioned)
 
     def predict(self, X: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
         """The mean and the standard deviation of new observations."""
@@ -94,14 +95,18 @@ class Regression(Module):
             model, z = _condition(prior, noise, self.inputs(X), standard, weights, settings)
             return Regression(self.inputs, self.centre, self.scale, model, Residuals.of(z), self.history)
 
+    def cached(self) -> "Regression":
+        """The same regression with what prediction needs worked out once, for repeated prediction."""
+        with double_precision():
+            return eqx.tree_at(lambda own: own.model, self, self.model.cached())
+
     def _raw(self, standard: np.ndarray) -> np.ndarray:
         return standard * np.asarray(self.scale) + np.asarray(self.centre)
 
     def _standard(self, X):
         """Mean and standard deviation of new observations, both in standardised units."""
         with double_precision():
-            model = self.model.cached() if len(X) > 2 * BLOCK else self.model
-            mean, variance = in_blocks(model.predict, self.inputs(X))
+            mean, variance = in_blocks(self.model.predict, self.inputs(X))
         return mean, np.sqrt(np.maximum(variance, 1e-300))
 
 
@@ -113,8 +118,9 @@ def regression(
 ) -> Regression:
     """A regression learned from raw inputs and targets: exact up to `settings.max_exact` rows, sparse beyond."""
     X, Y, weights = merged(X, Y, weights)
-    inputs, (centre, scale) = Inputs.of(X), _standards(Y)
+    centre, scale = _standards(Y)
     with double_precision():
+        inputs = Inputs.of(X)
         A, standard = inputs(X), Y / scale - centre / scale
         max_rows = settings.max_exact if len(X) <= settings.max_exact else settings.subset
         prior, noise, history = learn_prior(A, standard, weights, settings, max_rows)
@@ -160,7 +166,7 @@ class Stream(Module):
                 points = greedy_points(start.inputs(X), posterior.prior.kernel, settings.num_inducing, settings)  # type: ignore[attr-defined]
                 posterior = Sparse(posterior.prior, Points(points))  # type: ignore[attr-defined]
             empty = Sums.of(posterior, Y.shape[1])
-        return cls(start, empty, X, Y, weights, settings.seed).add(X, Y, weights)
+            return cls(start, empty, X, Y, weights, settings.seed).add(X, Y, weights)
 
     def add(
         self,
@@ -174,7 +180,7 @@ class Stream(Module):
         with double_precision():
             A, standard = self.start.inputs(X), Y / scale - centre / scale
             sums = self.sums.add(A, standard, weights)
-        return Stream(self.start, sums, A, standard, weights, self.seed)
+            return Stream(self.start, sums, A, standard, weights, self.seed)
 
     def regression(self) -> Regression:
         """The regression on all rows so far."""
@@ -183,8 +189,8 @@ class Stream(Module):
         noise = float(np.mean(np.asarray(self.start.model.likelihood.variance)))  # type: ignore[attr-defined]
         with double_precision():
             model, z = _calibrated(self.sums, noise, X, Y, weights, Settings(seed=self.seed))
-        first = self.start
-        return Regression(first.inputs, first.centre, first.scale, model, Residuals.of(z), first.history)
+            first = self.start
+            return Regression(first.inputs, first.centre, first.scale, model, Residuals.of(z), first.history)
 
 
 def _condition(prior: GP, noise, X, Y, weights, settings) -> tuple[Model, np.ndarray]:
@@ -194,8 +200,9 @@ def _condition(prior: GP, noise, X, Y, weights, settings) -> tuple[Model, np.nda
         loo = exact.leave_one_out()
         # What was left out of a row that counts w times is its mean; one observation of it has the whole noise.
         variance = np.asarray(loo.cov) + (0.0 if weights is None else noise * (1.0 - 1.0 / weights[:, None]))
-        return Model(exact, Gaussian(noise)), (Y - np.asarray(loo.mean)) / np.sqrt(variance)
-    points = greedy_points(X, prior.kernel, settings.num_inducing, settings)
+        return Model(exact, Gaussian(noise)), _optimism(prior, len(X)) * (Y - np.asarray(loo.mean)) / np.sqrt(variance)
+    affordable = int(np.sqrt(_OPERATIONS / len(X)))
+    points = greedy_points(X, prior.kernel, min(settings.num_inducing, max(affordable, 100)), settings)
     sums = Sums.of(Sparse(prior, Points(points)), Y.shape[1]).add(X, Y, weights)
     return _calibrated(sums, float(np.mean(noise)), X, Y, weights, settings)
 
@@ -205,4 +212,14 @@ def _calibrated(sums: Sums, noise: float, X, Y, weights, settings) -> tuple[Mode
     some = settings.generator(3).permutation(len(X))[:_CALIBRATION]
     loo = sums.leave_one_out(noise, X[some], Y[some], None if weights is None else weights[some])
     z = (Y[some] - np.asarray(loo.mean)) / np.sqrt(np.asarray(loo.cov))
-    return Model(sums.best(noise), Gaussian(noise)), z
+    seen = min(len(X), settings.subset)
+    return Model(sums.best(noise), Gaussian(noise)), _optimism(sums.posterior.prior, seen) * z
+
+
+def _optimism(prior: GP, num_rows: int) -> float:
+    """How much larger residuals of new data are than those of data that the prior was learned from.
+
+    Learning p parameters makes N residuals look better than they are by about 2 p / N in their mean square (Akaike, 1974).
+    """
+    num_parameters = sum(np.size(leaf) for leaf in jax.tree.leaves(prior.kernel))
+    return float(np.sqrt(1.0 + 2.0 * min(num_parameters / num_rows, 0.5)))

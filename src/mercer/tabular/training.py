@@ -30,7 +30,7 @@ from mercer.processes import GP
 from mercer.training import EarlyStopping, Fit, TrainingError, fit
 from mercer.training.checkpoint import CheckpointError
 
-BLOCK = 8192  # rows of new inputs at a time
+_BLOCK = 8192  # rows of new inputs at a time
 _CANDIDATES = 10_000  # rows that inducing points are chosen from
 _MANY = 100_000  # rows beyond which equal ones are not looked for
 
@@ -188,9 +188,9 @@ def in_blocks(
 ) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
     """The two results of `predict`, some rows at a time. Blocks have a few sizes only, so that little is compiled."""
     means, variances = [], []
-    for start in range(0, len(X), BLOCK):
-        block = X[start : start + BLOCK]
-        size = min(BLOCK, max(64, 1 << (len(block) - 1).bit_length()))
+    for start in range(0, len(X), _BLOCK):
+        block = X[start : start + _BLOCK]
+        size = min(_BLOCK, max(64, 1 << (len(block) - 1).bit_length()))
         mean, variance = predict(np.pad(block, [(0, size - len(block)), (0, 0)]))
         means.append(np.asarray(mean)[: len(block)])
         variances.append(np.asarray(variance)[: len(block)])

@@ -83,6 +83,11 @@ class Variational(Module):
             optimiser = NaturalGradient(0.5 * len(X) / batch.num_data)
             return self._with(fit(self.model, ELBO(), batch, optimiser=optimiser, steps=_STREAM_STEPS).model)
 
+    def cached(self) -> Self:
+        """The same model with what prediction needs worked out once, for repeated prediction."""
+        with double_precision():
+            return self._with(self.model.cached())
+
     def _with(self, model: Model) -> Self:
         return eqx.tree_at(lambda own: own.model, self, model)
 

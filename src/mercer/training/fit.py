@@ -213,7 +213,7 @@ class Run:
         self.seed = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
         self.minibatches = Minibatches(batch.num_data, batch_size, tuple(self.seed)) if minibatches else None
         self._numbers, form = eqx.partition(objective, eqx.is_array)
-        self._init, self._loop = _compiled(form, self.stepper, every, restarts)
+        self._init, self._loop = _compiled(form, self.stepper, every, restarts, batch.X.shape)
 
     def start(self) -> _State:
         """The state before the first step."""
@@ -309,10 +309,12 @@ class Run:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(form: Objective, stepper: GradientStepper | NaturalStepper, every: int, restarts: int):
+def _compiled(
+    form: Objective, stepper: GradientStepper | NaturalStepper, every: int, restarts: int, shape: tuple[int, ...]
+):
     """The compiled start of an optimiser and loop over steps, for an objective given without its numbers.
 
-    A cache of few entries, as each keeps what XLA made of it.
+    A cache of few entries, as each keeps what XLA made of it; `shape`, of the data, is there to tell entries apart.
     """
 
     def over_restarts(function):
@@ -347,8 +349,7 @@ def _compiled(form: Objective, stepper: GradientStepper | NaturalStepper, every:
             state = _State(params, optimiser, state.step + 1)
             return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
 
-        shape = (every,) if restarts == 1 else (every, restarts)
-        losses = jnp.full(shape, jnp.nan, batch.X.dtype)
+        losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, batch.X.dtype)
         done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
         return done, state, losses
 

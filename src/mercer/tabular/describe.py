@@ -1,0 +1,164 @@
+"""A model in words: what its kernel says of the function, which columns matter, how much noise there is."""
+
+from collections.abc import Iterator, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+import mercer.kernels as kernels
+from mercer.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Softmax
+from mercer.processes import Sparse
+from mercer.tabular.regression import Regression
+from mercer.tabular.table_model import TableModel
+from mercer.tabular.training import double_precision
+
+_WORDS: dict[type, str] = {
+    kernels.RBF: "a function with derivatives of all orders (RBF)",
+    kernels.Matern52: "a smooth function (Matérn 5/2)",
+    kernels.Matern32: "a fairly smooth function (Matérn 3/2)",
+    kernels.Matern12: "a rough function (Matérn 1/2)",
+    kernels.RationalQuadratic: "a smooth function that varies on many scales (rational quadratic)",
+    kernels.Additive: "a sum of functions of one column each (additive)",
+    kernels.Periodic: "a function that repeats itself (periodic)",
+    kernels.Cosine: "a wave (cosine)",
+    kernels.Linear: "a linear function",
+    kernels.Polynomial: "a polynomial",
+    kernels.Constant: "a constant",
+    kernels.White: "noise without memory (white)",
+    kernels.Sum: "a sum of independent functions",
+    kernels.Product: "a function whose kernel is a product",
+}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def kernel_of(model: TableModel) -> kernels.Kernel:
+    """The kernel of a model."""
+    return model.predictor.model.posterior.prior.kernel  # type: ignore[attr-defined]
+
+
+def in_words(kernel: kernels.Kernel, num_columns: int) -> list[str]:
+    """A kernel, line by line, its parts indented below it; a part of a sum with its share of the variance."""
+    with double_precision():
+        return list(_lines(kernel, np.ones((1, num_columns))))
+
+
+def _lines(kernel: kernels.Kernel, x: np.ndarray) -> Iterator[str]:
+    """`x` is an input one standard deviation from the centre in every column, where variances are compared."""
+    if isinstance(kernel, kernels.Scaled):
+        yield from _lines(kernel.kernel, x)
+        return
+    if isinstance(kernel, kernels.OnDimensions):
+        first, *rest = _lines(kernel.kernel, x[:, kernel.dims])
+        yield f"{first} of the features {', '.join(str(d + 1) for d in kernel.dims)}"
+        yield from rest
+        return
+    yield _WORDS.get(type(kernel), f"a {type(kernel).__name__} kernel") + _reach(kernel)
+    parts = getattr(kernel, "kernels", ())
+    variances = [float(part.diag(x)[0]) for part in parts]
+    for part, variance in zip(parts, variances, strict=True):
+        first, *rest = _lines(part, x)
+        share = f"{100.0 * variance / sum(variances):3.0f} %  " if isinstance(kernel, kernels.Sum) else ""
+        yield f"  {share}{first}"
+        yield from (f"  {' ' * len(share)}{line}" for line in rest)
+
+
+def _reach(kernel: kernels.Kernel) -> str:
+    if not isinstance(lengthscale := getattr(kernel, "lengthscale", None), Array):
+        return ""
+    low, high = float(jnp.min(lengthscale)), float(jnp.max(lengthscale))
+    return f", lengthscale {low:.2g}" if low == high else f", lengthscales from {low:.2g} to {high:.2g}"
+
+
+def lengthscales(kernel: kernels.Kernel, num_columns: int) -> dict[str, Float[np.ndarray, " D"]]:
+    """The lengthscales of each part of a kernel that has them, one for each feature; NaN where a part does not see it."""
+    found: dict[str, np.ndarray] = {}
+    for part, dims in _parts(kernel, np.arange(num_columns)):
+        if isinstance(lengthscale := getattr(part, "lengthscale", None), Array):
+            name = _WORDS.get(type(part), f"({type(part).__name__})").rpartition("(")[2].rstrip(")")
+            known = sum(other.partition(" #")[0] == name for other in found)
+            values = np.full(num_columns, np.nan)
+            values[dims] = np.asarray(lengthscale)
+            found[f"{name} #{known + 1}" if known else name] = values
+    return found
+
+
+def _parts(kernel: kernels.Kernel, dims: np.ndarray) -> Iterator[tuple[kernels.Kernel, np.ndarray]]:
+    """The parts that are not made of others, each with the features that it sees."""
+    if isinstance(kernel, kernels.OnDimensions):
+        yield from _parts(kernel.kernel, dims[list(kernel.dims)])
+    elif isinstance(kernel, kernels.Scaled):
+        yield from _parts(kernel.kernel, dims)
+    elif isinstance(kernel, kernels.Sum | kernels.Product):
+        for part in kernel.kernels:
+            yield from _parts(part, dims)
+    else:
+        yield kernel, dims
+
+
+def relevance(kernel: kernels.Kernel, groups: Sequence[Sequence[int]], num_columns: int) -> Float[np.ndarray, " G"]:
+    """How much the function should change when the features of a group move by one standard deviation, as a share of 1.
+
+    The expected squared change, E (f(x + e) - f(x))^2 = k(x, x) + k(x + e, x + e) - 2 k(x, x + e), is taken at the centre of
+    the data and divided by its sum over groups. A group that the function does not depend on has 0.
+    """
+    moved = np.zeros((len(groups), num_columns))
+    for row, group in zip(moved, groups, strict=True):
+        row[list(group)] = 1.0
+    with double_precision():
+        x, y = jnp.zeros((1, num_columns)), jnp.asarray(moved)
+        change = np.asarray(kernel.diag(x) + kernel.diag(y) - 2.0 * kernel(x, y)[0])
+    change = np.maximum(change, 0.0)
+    return change / max(change.sum(), np.finfo(float).tiny)
+
+
+def column_groups(model: TableModel) -> dict[str, list[int]]:
+    """The features that each column became."""
+    groups, first = {}, 0
+    for encoder in model.columns.encoders:
+        groups[encoder.column] = list(range(first, first + len(encoder.features)))
+        first += len(encoder.features)
+    return groups
+
+
+def relevances(model: TableModel) -> dict[str, float]:
+    """The relevance of each column, the most relevant first."""
+    groups = column_groups(model)
+    values = relevance(kernel_of(model), list(groups.values()), len(model.columns.features))
+    return dict(sorted(zip(groups, values.tolist(), strict=True), key=lambda pair: -pair[1]))
+
+
+def noise(model: TableModel) -> str:
+    """What the likelihood says of an observation, given the function."""
+    likelihood, predictor = model.predictor.model.likelihood, model.predictor
+    if isinstance(predictor, Regression) and isinstance(likelihood, Gaussian):
+        deviation = float(jnp.sqrt(jnp.mean(likelihood.variance)))  # type: ignore[arg-type]
+        scale = float(predictor.scale[0] * predictor.residuals.deviation[0])
+        freedom = float(predictor.residuals.freedom[0])
+        tails = "normal tails" if freedom > 50.0 else f"tails of a Student t with {freedom:.2g} degrees of freedom"
+        return f"standard deviation {deviation * scale:.3g} in the units of {model.target.column!r}, {tails}"
+    if isinstance(likelihood, Bernoulli):
+        return "the probability of a class is a probit of the function"
+    if isinstance(likelihood, Softmax):
+        return "the probabilities of classes are a softmax of functions, one for each"
+    if isinstance(likelihood, NegativeBinomial):
+        return f"negative binomial, variance = mean + {float(likelihood.dispersion):.2g} mean^2"
+    return f"{type(likelihood).__name__} likelihood"
+
+
+def posterior(model: TableModel) -> str:
+    """How the posterior is represented."""
+    process = model.predictor.model.posterior
+    if isinstance(process, Sparse):
+        return f"{process.inducing.num} inducing points for {model.report.num_rows} rows"
+    return f"exact, given {model.report.num_rows} rows"
+
+
+def sparkline(values: Float[np.ndarray, " S"], width: int = 40) -> str:
+    """Numbers as a row of small bars, at most `width`."""
+    if not len(values):
+        return ""
+    shown = values[np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)]
+    low, high = np.nanmin(shown), np.nanmax(shown)
+    heights = np.nan_to_num((shown - low) / (high - low or 1.0)) * (len(_BLOCKS) - 1)
+    return "".join(_BLOCKS[round(float(height))] for height in heights)
