@@ -56,7 +56,8 @@ def test_a_likelihood_with_more_latents_than_outputs():
 
 WRONG_DATA = {
     "no pair": (X, "data expects a pair"),
-    "three": ((X, Y, Y), "data expects a pair"),
+    "three": ((X, Y, Y), "weights must be a vector"),
+    "four": ((X, Y, Y, Y), "data expects a pair"),
     "no rows": ((X[:0], Y[:0]), "X must have at least one row"),
     "1-D X": ((X[:, 0], Y), "X must be two-dimensional"),
     "1-D Y": ((X, Y[:, 0]), "Y must be two-dimensional"),
