@@ -25,7 +25,7 @@ class Counts(Variational):
     ) -> tuple[Float[np.ndarray, "N 1"], Float[np.ndarray, "N 1"]]:
         """The lower and the upper end of intervals that hold a share `level` of new counts, or a little more."""
         means, r = self._mixture(X)
-        return tuple(_quantile(means, r, p)[:, None] for p in (0.5 - 0.5 * level, 0.5 + 0.5 * level))  # type: ignore
+        return tuple(_quantile(means, r, p)[:, None] for p in (0.5 - 0.5 * level, 0.5 + 0.5 * level))
 
     def log_density(self, X: Float[np.ndarray, "N D"], Y: Float[np.ndarray, "N 1"]) -> Float[np.ndarray, " N"]:
         """The log probability of counts."""

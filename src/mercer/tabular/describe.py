@@ -132,7 +132,7 @@ def noise(model: TableModel) -> str:
     """What the likelihood says of an observation, given the function."""
     likelihood, predictor = model.predictor.model.likelihood, model.predictor
     if isinstance(predictor, Regression) and isinstance(likelihood, Gaussian):
-        deviation = float(jnp.sqrt(jnp.mean(likelihood.variance)))  # type: ignore[arg-type]
+        deviation = float(jnp.sqrt(jnp.mean(likelihood.variance)))
         scale = float(predictor.scale[0] * predictor.residuals.deviation[0])
         freedom = float(predictor.residuals.freedom[0])
         tails = "normal tails" if freedom > 50.0 else f"tails of a Student t with {freedom:.2g} degrees of freedom"

@@ -114,7 +114,7 @@ def learn(model: Any, objective: Objective, data: tuple, settings: Settings, sta
     try:
         return fit(model, objective, data, **options)
     except CheckpointError:  # of another run, or damaged: begin anew
-        path.unlink()
+        Path(str(path)).unlink()
         return fit(model, objective, data, **options)
     except TrainingError as error:
         if error.fit.model is None:
