@@ -331,11 +331,12 @@ def _compiled(
 
         return over_restarts(one)
 
-    @eqx.filter_jit
-    def loop(numbers, state: _State, fixed, batch, indices, count, key):
+    # `jax.jit` of a function that goes lets go of what XLA made of it; `eqx.filter_jit` keeps it for ever.
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def compiled(structure, leaves, numbers, state: _State, arrays, batch, indices, count, key):
         """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
         objective = eqx.combine(numbers, form)
-        arrays, rest = eqx.partition(fixed, eqx.is_array)
+        rest = jax.tree.unflatten(structure, leaves)
 
         def go_on(carry):
             i, _, _, finite = carry
@@ -353,7 +354,16 @@ def _compiled(
         done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
         return done, state, losses
 
-    return jax.jit(over_restarts(stepper.init)), loop
+    def loop(numbers, state, fixed, *others):
+        arrays, rest = eqx.partition(fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+        leaves, structure = jax.tree.flatten(rest)
+        return compiled(structure, tuple(leaves), numbers, state, arrays, *others)
+
+    def init(params):
+        """Without weak types, which the state after a step does not have: else the loop is compiled twice."""
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), over_restarts(stepper.init)(params))
+
+    return jax.jit(init), loop
 
 
 def _movable(model, frozen, optimiser):
