@@ -23,7 +23,6 @@ from mercer.tabular.regression import Stream
 ESTIMATORS = [GPRegressor(), GPClassifier()]
 # Of scikit-learn's checks, those that train nothing and some that see most of what can go wrong.
 REPRESENTATIVE = [
-    "check_array_api_input",
     "check_complex_data",
     "check_do_not_raise_errors_in_init_or_set_params",
     "check_estimator_cloneable",

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import mercer as mc
-from mercer import tabular
 from mercer.io.tables import TableError, read_table
 from mercer.tabular import table_model
 from mercer.tabular.table_model import Problem, TableModel
@@ -194,7 +193,6 @@ class TestRegression:
             with pytest.raises(ValueError, match="values expects one for each of"):
                 dataclasses.replace(model.report.held_out, **changes)
 
-    @pytest.mark.skipif(not hasattr(tabular, "TableModel"), reason="mercer.tabular does not list TableModel")
     def test_a_fresh_process_loads_it(self, model, tmp_path):
         mc.save(tmp_path / "m.mercer", model)
         source = "import sys, mercer; print(type(mercer.load(sys.argv[1])).__name__)"
