@@ -17,6 +17,9 @@ PACKAGES = [
     "training",
     "linalg",
     "covariances",
+    "io",
+    "tabular",
+    "sklearn",
 ]
 
 

@@ -182,6 +182,12 @@ class TestClassification:
         streamed = classifier.update(NEW, y[100:], None, 120)
         assert np.isfinite(streamed.log_density(NEW, y[100:])).all()
 
+    def test_a_weight_in_a_stream_is_a_number_of_copies(self, classifier):
+        y = (Y[100:, 0] > 0.8).astype(float)
+        weighted = classifier.update(NEW, y, np.full(20, 3.0), 160)
+        copied = classifier.update(np.tile(NEW, (3, 1)), np.tile(y, 3), None, 160)
+        np.testing.assert_allclose(weighted.probabilities(NEW), copied.probabilities(NEW), rtol=1e-9)
+
     def test_saved_and_loaded_it_predicts_the_same(self, classifier, tmp_path):
         mc.save(tmp_path / "model", classifier)
         back = mc.load(tmp_path / "model")

@@ -47,7 +47,7 @@ class Regression(Module):
     def predict(self, X: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
         """The mean and the standard deviation of new observations."""
         mean, deviation = self._standard(X)
-        return self._raw(mean), deviation * np.asarray(self.residuals.deviation * self.scale)
+        return self._raw(mean), deviation * np.asarray(self.residuals.deviation) * np.asarray(self.scale)
 
     def interval(
         self, X: Float[np.ndarray, "N D"], level: float = 0.9
@@ -69,7 +69,7 @@ class Regression(Module):
             latent = self.model.posterior.predict(self.inputs(X), "inputs")
             noise = np.broadcast_to(np.asarray(self.model.likelihood.variance), len(self.scale))  # type: ignore[attr-defined]
         joint = np.asarray(latent.cov) + noise[:, None, None] * np.eye(len(X))
-        return joint * np.asarray(self.scale * self.residuals.deviation)[:, None, None] ** 2
+        return joint * (np.asarray(self.scale) * np.asarray(self.residuals.deviation))[:, None, None] ** 2
 
     def sample(self, key: PRNGKeyArray, X: Float[np.ndarray, "N D"], num: int = 1) -> Float[np.ndarray, "S N P"]:
         """Joint draws of new observations."""

@@ -77,10 +77,12 @@ class Variational(Module):
         """The model after some natural-gradient steps on a batch of a stream that has had `num_data` rows so far."""
         X, Y, weights = merged(X, np.reshape(y, (len(X), 1)), weights)
         with double_precision():
-            weights = None if weights is None else jnp.asarray(weights)
-            batch = Batch(jnp.asarray(self.inputs(X)), jnp.asarray(Y), max(num_data, len(X)), True, weights)
-            # A batch that is a small part of the stream so far moves the posterior little.
-            optimiser = NaturalGradient(0.5 * len(X) / batch.num_data)
+            # Rows that count several times make a larger part of the stream, of which the batch is a sample.
+            size = len(X) if weights is None else float(np.sum(weights))
+            share = min(size / num_data, 1.0)
+            relative = None if weights is None else jnp.asarray(weights * len(X) / size)
+            batch = Batch(jnp.asarray(self.inputs(X)), jnp.asarray(Y), round(size / share), True, relative)
+            optimiser = NaturalGradient(0.5 * share)
             return self._with(fit(self.model, ELBO(), batch, optimiser=optimiser, steps=_STREAM_STEPS).model)
 
     def cached(self) -> Self:
