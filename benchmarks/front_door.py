@@ -84,11 +84,11 @@ def sklearn_gp(X, y, X_test, y_test):
 
 def boosting(X, y, X_test, y_test):
     from sklearn.ensemble import HistGradientBoostingRegressor
-    from sklearn.model_selection import cross_val_predict
+    from sklearn.model_selection import KFold, cross_val_predict
 
     begin = time.perf_counter()
     model = HistGradientBoostingRegressor(random_state=0)
-    deviation = np.std(y - cross_val_predict(model, X, y, cv=5))
+    deviation = np.std(y - cross_val_predict(model, X, y, cv=KFold(5, shuffle=True, random_state=0)))
     mean = model.fit(X, y).predict(X_test)
     yield "boosting", scored(y_test, mean, np.full(len(mean), deviation), time.perf_counter() - begin)
 
