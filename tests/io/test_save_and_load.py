@@ -40,6 +40,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("kernels", "
 
 import likelihood_cases
 from kernel_instances import KERNELS
+from multioutput_instances import MULTIOUTPUT
 
 io.register(likelihood_cases.noise)
 
@@ -89,6 +90,9 @@ TABLE_MODEL = TableModel(NUMBERS, tabular.detect(TABLE.column("number")), REGRES
 OPERATORS = [mc.linalg.Dense(jnp.eye(2)), mc.linalg.Diagonal(jnp.ones(3))]
 VALUES = [
     *KERNELS.values(),
+    *MULTIOUTPUT.values(),
+    mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"]),
+    mc.kernels.Draw(jnp.tanh),
     *(case.likelihood for case in likelihood_cases.CASES.values()),
     *MODELS.values(),
     *(model.posterior for model in MODELS.values()),

@@ -1,6 +1,6 @@
 """Covariances of inducing variables, chosen by the pair (inducing variables, kernel)."""
 
 from mercer.covariances import points as _points  # noqa: F401  (registers its pair)
-from mercer.covariances.dispatch import Kuf, Kuu
+from mercer.covariances.dispatch import Kuf, Kuu, Kuv
 
-__all__ = ["Kuf", "Kuu"]
+__all__ = ["Kuf", "Kuu", "Kuv"]

@@ -1,9 +1,12 @@
-"""The two open functions between inducing variables and kernels, with one method for each pair of types.
+"""The open functions between inducing variables and kernels, with one method for each pair of types.
 
 A pair is added from anywhere, without touching mercer:
 
     @mercer.covariances.Kuu.dispatch
     def _(inducing: MyVariables, kernel: RBF): return Dense(...)
+
+Variables are linear functionals of the process, u = A f, so that `Kuf` is A applied to one argument of the kernel, `Kuu` to
+both (paper 004, equations 23 and 24), and the covariance `Kuv` of two different kinds is the one applied to the other's `Kuf`.
 """
 
 from typing import Any
@@ -29,5 +32,21 @@ def Kuu(inducing: Any, kernel: Any):
 
 @_dispatch
 def Kuf(inducing: Any, kernel: Any, X: Any):
-    """The covariance of the inducing variables with the function at X, [M, N]."""
+    """The covariance of the inducing variables with the function at X, [M, N].
+
+    With a kernel of P outputs it is [L, M, N, P]: L groups of M variables that are independent of each other a priori.
+    """
     raise _no_method(Kuf, inducing, kernel)
+
+
+@_dispatch
+def Kuv(first: Any, kernel: Any, second: Any):
+    """The covariance of two sets of inducing variables of one process (of one output), [M1, M2]."""
+    if getattr(second, "pointwise", False):
+        return second.of_function(lambda X: Kuf(first, kernel, X).T).T
+    if getattr(first, "pointwise", False):
+        return Kuv(second, kernel, first).T
+    raise ValueError(
+        f"the covariance of {type(first).__name__} with {type(second).__name__} under {type(kernel).__name__} is not known; "
+        "add a method to mercer.covariances.Kuv"
+    )

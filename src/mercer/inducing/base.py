@@ -1,11 +1,13 @@
 """What inducing variables are: M linear functionals of a process, u = A f, through which a sparse posterior sees it.
 
 They know nothing of inference. What they have to say is in `mercer.covariances`: `Kuu` and `Kuf`, chosen by the pair of
-inducing variables and kernel.
+inducing variables and kernel. The same objects serve as observations through a linear operator (`mercer.Conditioned`), and as
+questions (`process.predict`).
 """
 
 import abc
 from collections.abc import Callable
+from typing import ClassVar
 
 from jaxtyping import Array, Float
 
@@ -15,11 +17,17 @@ from mercer.parameters import Module
 class InducingVariables(Module):
     """M linear functionals of a Gaussian process."""
 
+    # Whether `of_function` is exact for any smooth function, because the variables depend on it near some points only.
+    pointwise: ClassVar[bool] = False
+
     @property
     @abc.abstractmethod
     def num(self) -> int:
         """M, the number of variables."""
 
+    def __len__(self) -> int:
+        return self.num
+
     def of_function(self, f: Callable[[Float[Array, "N D"]], Float[Array, "N P"]]) -> Float[Array, "M P"]:
-        """The variables of a given function. Needed to draw sample paths."""
+        """The variables of a given function. Needed to draw sample paths, and for a mean that is not zero."""
         raise ValueError(f"{type(self).__name__} cannot be evaluated on a function, so sample paths cannot be drawn")

@@ -10,6 +10,8 @@ from mercer.parameters import is_concrete, param, real
 class Points(InducingVariables):
     """u_m = f(z_m)."""
 
+    pointwise = True
+
     Z: Float[Array, "M D"] = param(real)
 
     def __check_init__(self):

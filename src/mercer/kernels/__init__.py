@@ -1,9 +1,20 @@
 """What covaries with what: covariance functions, and their algebra."""
 
 from mercer.kernels.additive import Additive
-from mercer.kernels.base import Features, Kernel, OnDimensions, Product, Scaled, Sum
+from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
+from mercer.kernels.multioutput import (
+    Coregionalisation,
+    Independent,
+    IntrinsicCoregionalisation,
+    LatentKernel,
+    LinearCoregionalisation,
+    MultioutputKernel,
+    OutputIndexed,
+    SeparateIndependent,
+    SharedIndependent,
+)
 from mercer.kernels.periodic import Cosine, Periodic, SpectralMixture
 from mercer.kernels.static import Constant, White
 from mercer.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary
@@ -11,6 +22,7 @@ from mercer.kernels.stationary import RBF, Matern12, Matern32, Matern52, Rationa
 __all__ = [
     "Kernel",
     "Features",
+    "Draw",
     "Sum",
     "Product",
     "Scaled",
@@ -31,4 +43,13 @@ __all__ = [
     "Constant",
     "White",
     "ChangePoints",
+    "MultioutputKernel",
+    "LatentKernel",
+    "Independent",
+    "SharedIndependent",
+    "SeparateIndependent",
+    "Coregionalisation",
+    "LinearCoregionalisation",
+    "IntrinsicCoregionalisation",
+    "OutputIndexed",
 ]

@@ -4,6 +4,7 @@ Sums, products, positive multiples and restrictions to some input columns of ker
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
@@ -13,9 +14,24 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.linalg.products import matmul
 from mercer.parameters import Module, cast, param, positive
 
 Features = Callable[[Float[Array, "N D"]], Float[Array, "N F"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """A function drawn from a process of mean zero, [N, D] -> [N, P].
+
+    Where it is made of other functions (of latent ones, of one on patches), `latent` is these, as one map to [N, L].
+    """
+
+    function: Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
+    latent: Callable[[Float[Array, "N D"]], Float[Array, "N L"]] | None = None
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return self.function(X)
 
 
 class Kernel(Module):
@@ -38,6 +54,18 @@ class Kernel(Module):
         raise ValueError(
             f"{type(self).__name__} has no random features, so its sample paths cannot be drawn as functions"
         )
+
+    def draw(self, key: PRNGKeyArray, num_features: int, num_outputs: int = 1) -> Draw:
+        """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
+        key_features, key_weights = jax.random.split(key)
+        maps = [self.features(k, num_features) for k in jax.random.split(key_features, num_outputs)]
+        weights = jax.random.normal(key_weights, (num_outputs, num_features))
+
+        def function(X):
+            columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(maps, weights, strict=True)]
+            return jnp.stack(columns, axis=1)
+
+        return Draw(function)
 
     def __call__(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None = None) -> Float[Array, "N N2"]:
         """The matrix of k(x, x'), [N, N2]; with X2 left out, [N, N]."""

@@ -1,8 +1,9 @@
 """Processes: each gives a Gaussian at any inputs."""
 
+from mercer.layouts import Layout
 from mercer.processes.base import Function, Process
 from mercer.processes.conditioned import CachedConditioned, Conditioned
-from mercer.processes.gaussian import Gaussian, Layout
+from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import GP
 from mercer.processes.sparse import CachedSparse, Sparse
 

@@ -9,9 +9,10 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast, is_concrete
-from mercer.processes.gaussian import Gaussian, Layout, check_layout
+from mercer.processes.gaussian import Gaussian
 
 Function = Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
 

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
+from mercer.layouts import independent_outputs
 from mercer.linalg import FactorisationError, inverse_factor, matmul, quiet_blas, zero_mean_log_density
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.parameters import cast, constant, is_concrete, param, positive
 from mercer.processes.base import Process
-from mercer.processes.gaussian import Gaussian, independent_outputs
+from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import GP
 
 

@@ -1,39 +1,13 @@
-"""Gaussians over function values at N inputs and P outputs, with their covariance in one of four layouts.
-
-| layout      | shape        | what it is                               |
-|-------------|--------------|------------------------------------------|
-| `"diag"`    | [N, P]       | marginal variances                       |
-| `"outputs"` | [N, P, P]    | between outputs, at each input           |
-| `"inputs"`  | [P, N, N]    | between inputs, for each output          |
-| `"full"`    | [N, P, N, P] | everything                               |
-"""
-
-from typing import Literal, get_args
+"""Gaussians over function values at N inputs and P outputs, with their covariance in one of the four `mercer.layouts`."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mercer.layouts import Layout
 from mercer.linalg import matmul, safe_cholesky
 from mercer.parameters import Module, constant
-
-Layout = Literal["diag", "outputs", "inputs", "full"]
-
-
-def check_layout(covariance: str) -> None:
-    """Refuses a name that is none of the four layouts."""
-    if covariance not in get_args(Layout):
-        raise ValueError(f"covariance must be one of {get_args(Layout)}, got {covariance!r}")
-
-
-def independent_outputs(values: Float[Array, "..."], covariance: Layout) -> Array:
-    """A layout of independent outputs, from variances [N, P] ("diag", "outputs") or covariances [P, N, N] (the others)."""
-    if covariance == "outputs":
-        return values[..., None] * jnp.eye(values.shape[-1], dtype=values.dtype)
-    if covariance == "full":
-        return jnp.einsum("pnm,pq->npmq", values, jnp.eye(len(values), dtype=values.dtype))
-    return values
 
 
 class Gaussian(Module):

@@ -1,14 +1,13 @@
 """The Gaussian process prior: a mean function and a kernel."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.kernels.base import Kernel
-from mercer.linalg import matmul
+from mercer.layouts import Layout, independent_outputs
 from mercer.means import Mean, Zero
 from mercer.processes.base import Function, Process
-from mercer.processes.gaussian import Gaussian, Layout, independent_outputs
+from mercer.processes.gaussian import Gaussian
 
 
 class GP(Process):
@@ -53,12 +52,4 @@ class GP(Process):
 
     def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Function:
         """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
-        key_features, key_weights = jax.random.split(key)
-        features = [self.kernel.features(k, num_features) for k in jax.random.split(key_features, num_outputs)]
-        weights = jax.random.normal(key_weights, (num_outputs, num_features))
-
-        def deviation(X):
-            columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(features, weights, strict=True)]
-            return jnp.stack(columns, axis=1)
-
-        return deviation
+        return self.kernel.draw(key, num_features, num_outputs)

@@ -17,12 +17,13 @@ from jaxtyping import Array, Float
 
 from mercer.covariances import Kuf, Kuu
 from mercer.inducing.base import InducingVariables
+from mercer.layouts import independent_outputs
 from mercer.linalg import PSD, Dense, FactorisationError, inverse_factor, marginals, matmul, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import map_rows
 from mercer.parameters import cast, constant, lower_triangular, param, real
 from mercer.processes.base import Process
-from mercer.processes.gaussian import Gaussian, independent_outputs
+from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import GP
 
 

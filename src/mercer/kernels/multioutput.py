@@ -1,0 +1,311 @@
+"""Kernels of functions with several outputs: k(x, x') is a [P, P] matrix, the covariance of f(x) with f(x').
+
+Most are made of L independent latent functions g, f(x) = W g(x) (paper 004, section 4.1.1): with W = I the outputs are
+independent, with one kernel for all of g it is the intrinsic model of coregionalisation. Inducing variables that belong to g
+(`mercer.inducing.Shared`, `Separate`) make inference in such a model as cheap as in L models of one output.
+"""
+
+import abc
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from mercer import validation
+from mercer.kernels.base import Draw, Kernel
+from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
+from mercer.linalg.products import matmul
+from mercer.parameters import Module, cast, is_concrete, param, real
+
+
+class MultioutputKernel(Module):
+    """The covariance of a process with P outputs. A new one says `num_outputs` and `_full`; the other layouts follow.
+
+    They follow without waste only where a subclass says them, too.
+    """
+
+    num_outputs: eqx.AbstractVar[int]  # P
+
+    @abc.abstractmethod
+    def _full(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None) -> Float[Array, "N P N2 P"]:
+        """The covariance of all outputs at X with all at X2; X2 = None stands for X itself."""
+
+    def _inputs(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None) -> Float[Array, "P N N2"]:
+        return jnp.einsum("npmp->pnm", self._full(X, X2))
+
+    def _outputs(self, X: Float[Array, "N D"]) -> Float[Array, "N P P"]:
+        return jax.vmap(lambda x: self._full(x[None], None)[0, :, 0])(X)
+
+    def _diagonal(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return jnp.diagonal(self._outputs(X), axis1=1, axis2=2)
+
+    def _between(
+        self, X: Float[Array, "N D"], p: Int[Array, " N"], X2: Float[Array, "N2 D"], p2: Int[Array, " N2"]
+    ) -> Float[Array, "N N2"]:
+        """The covariance of output p_n at x_n with output p2_m at x2_m."""
+        rows, columns = jnp.arange(len(X))[:, None], jnp.arange(len(X2))
+        return self._full(X, X2)[rows, p[:, None], columns, p2]
+
+    def draw(self, key: PRNGKeyArray, num_features: int) -> Draw:
+        """A function with this kernel, drawn as a sum of random features."""
+        raise ValueError(
+            f"{type(self).__name__} has no random features, so its sample paths cannot be drawn as functions"
+        )
+
+    def __call__(
+        self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None = None, covariance: Layout = "full"
+    ) -> Array:
+        """The covariance of f(X) with f(X2), or with itself, in a layout.
+
+        "full" is [N, P, N2, P] and "inputs" [P, N, N2]; "outputs" [N, P, P] and "diag" [N, P] are of X alone.
+        """
+        check_layout(covariance)
+        X = validation.inputs(X)
+        kernel = cast(self, X.dtype)
+        if X2 is not None:
+            X2 = validation.inputs(X2, "X2")
+            validation.same_columns(X, X2)
+            if covariance in ("diag", "outputs"):
+                raise ValueError(f'covariance={covariance!r} is of one set of inputs; leave out X2, or ask for "full"')
+        if covariance == "diag":
+            return kernel._diagonal(X)
+        if covariance == "outputs":
+            return kernel._outputs(X)
+        return kernel._full(X, X2) if covariance == "full" else kernel._inputs(X, X2)
+
+    def diag(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        """The variances of the outputs at each input, [N, P]."""
+        return self(X, covariance="diag")
+
+
+class LatentKernel(MultioutputKernel):
+    """A kernel of outputs that are linear in L independent latent functions."""
+
+    @property
+    @abc.abstractmethod
+    def latent(self) -> "Independent":
+        """The kernel of the latent functions, a process of L outputs of its own."""
+
+    @property
+    def num_latents(self) -> int:
+        """L."""
+        return self.latent.num_outputs
+
+
+class Independent(LatentKernel):
+    """A kernel of outputs that are independent: they are their own latent functions."""
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> tuple[Kernel, ...]:
+        """The kernels of the outputs, one for each, or a single one that they share."""
+
+    @property
+    def latent(self):
+        return self
+
+    def _full(self, X, X2):
+        return independent_outputs(self._inputs(X, X2), "full")
+
+    def _inputs(self, X, X2):
+        matrices = jnp.stack([kernel._matrix(X, X2) for kernel in self.parts])
+        return jnp.broadcast_to(matrices, (self.num_outputs, *matrices.shape[1:]))
+
+    def _outputs(self, X):
+        return independent_outputs(self._diagonal(X), "outputs")
+
+    def _diagonal(self, X):
+        variances = jnp.stack([kernel._diagonal(X) for kernel in self.parts], axis=1)
+        return jnp.broadcast_to(variances, (len(X), self.num_outputs))
+
+    def _between(self, X, p, X2, p2):
+        if len(self.parts) == 1:
+            values = self.parts[0]._matrix(X, X2)
+        else:
+            values = self._inputs(X, X2)[p[:, None], jnp.arange(len(X))[:, None], jnp.arange(len(X2))]
+        return jnp.where(p[:, None] == p2, values, 0.0)
+
+
+class SharedIndependent(Independent):
+    """Independent outputs that all have one kernel."""
+
+    kernel: Kernel
+    num_outputs: int = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, num_outputs: int):
+        _check_kernels("SharedIndependent", [kernel])
+        if int(num_outputs) < 1:
+            raise ValueError(f"num_outputs must be at least 1, got {num_outputs}")
+        self.kernel, self.num_outputs = kernel, int(num_outputs)
+
+    @property
+    def parts(self):
+        return (self.kernel,)
+
+    def draw(self, key, num_features):
+        function = self.kernel.draw(key, num_features, self.num_outputs)
+        return Draw(function, function)
+
+
+class SeparateIndependent(Independent):
+    """Independent outputs, each with a kernel of its own."""
+
+    kernels: tuple[Kernel, ...]
+
+    def __init__(self, kernels: Sequence[Kernel]):
+        _check_kernels("SeparateIndependent", kernels)
+        self.kernels = tuple(kernels)
+
+    @property
+    def num_outputs(self):
+        return len(self.kernels)
+
+    @property
+    def parts(self):
+        return self.kernels
+
+    def draw(self, key, num_features):
+        keys = jax.random.split(key, len(self.kernels))
+        draws = [kernel.draw(k, num_features) for kernel, k in zip(self.kernels, keys, strict=True)]
+
+        def function(X):
+            return jnp.concatenate([draw(X) for draw in draws], axis=1)
+
+        return Draw(function, function)
+
+
+class Coregionalisation(LatentKernel):
+    """f(x) = W g(x), W [P, L]: k(x, x') = W diag(k_l(x, x')) W^T (paper 004, equation 37)."""
+
+    W: eqx.AbstractVar[Float[Array, "P L"]]
+
+    def __check_init__(self):
+        shape, L = jnp.shape(self.W), self.num_latents
+        if len(shape) != 2 or (isinstance(self, LinearCoregionalisation) and shape[1] != L) or 0 in shape:
+            expected = (
+                f"(P, {L}), one column for each kernel" if isinstance(self, LinearCoregionalisation) else "(P, L)"
+            )
+            raise ValueError(f"{type(self).__name__}: W expects the shape {expected}, got {shape}")
+
+    @property
+    def num_outputs(self):
+        return self.W.shape[0]
+
+    def _full(self, X, X2):
+        return jnp.einsum("pl,lnm,ql->npmq", self.W, self.latent._inputs(X, X2), self.W, precision="highest")
+
+    def _inputs(self, X, X2):
+        return jnp.einsum("pl,lnm->pnm", self.W**2, self.latent._inputs(X, X2), precision="highest")
+
+    def _outputs(self, X):
+        return mixed_outputs(self.W[None], self.latent._diagonal(X), "outputs")
+
+    def _diagonal(self, X):
+        return mixed_outputs(self.W[None], self.latent._diagonal(X), "diag")
+
+    def _between(self, X, p, X2, p2):
+        K = self.latent._inputs(X, X2)
+        return jnp.einsum("nl,lnm,ml->nm", self.W[p], K, self.W[p2], precision="highest")
+
+    def draw(self, key, num_features):
+        latent = self.latent.draw(key, num_features)
+        return Draw(lambda X: matmul(latent(X), self.W.astype(X.dtype).T), latent)
+
+
+class LinearCoregionalisation(Coregionalisation):
+    """f(x) = W g(x), each of the L independent g_l with a kernel of its own. W is [P, L]."""
+
+    kernels: tuple[Kernel, ...]
+    W: Float[Array, "P L"] = param(real)
+
+    def __init__(self, kernels: Sequence[Kernel], W: Float[Array, "P L"]):
+        _check_kernels("LinearCoregionalisation", kernels)
+        self.kernels, self.W = tuple(kernels), W
+
+    @property
+    def latent(self):
+        return SeparateIndependent(self.kernels)
+
+
+class IntrinsicCoregionalisation(Coregionalisation):
+    """f(x) = W g(x), all g_l with one kernel: k(x, x') = k(x, x') B with B = W W^T. W is [P, L]."""
+
+    kernel: Kernel
+    W: Float[Array, "P L"] = param(real)
+
+    def __init__(self, kernel: Kernel, W: Float[Array, "P L"]):
+        _check_kernels("IntrinsicCoregionalisation", [kernel])
+        self.kernel, self.W = kernel, W
+
+    @property
+    def latent(self):
+        return SharedIndependent(self.kernel, jnp.shape(self.W)[1] if jnp.ndim(self.W) == 2 else 1)
+
+    @property
+    def B(self) -> Float[Array, "P P"]:
+        """W W^T, the covariance of the outputs at an input of variance 1."""
+        return matmul(self.W, self.W.T)
+
+    def _full(self, X, X2):
+        return jnp.einsum("nm,pq->npmq", self.kernel._matrix(X, X2), self.B)
+
+    def _inputs(self, X, X2):
+        return jnp.sum(self.W**2, axis=1)[:, None, None] * self.kernel._matrix(X, X2)
+
+    def _between(self, X, p, X2, p2):
+        return self.kernel._matrix(X, X2) * self.B[p[:, None], p2]
+
+
+class OutputIndexed(Kernel):
+    """A kernel of one output whose input says which output of another kernel is meant, in its last column: 0, 1, ..., P - 1.
+
+    It is for data in long format, one number to a row, where outputs are observed at different inputs (paper 004, equation 30).
+    """
+
+    kernel: MultioutputKernel
+
+    def __init__(self, kernel: MultioutputKernel):
+        if not isinstance(kernel, MultioutputKernel):
+            raise ValueError(f"OutputIndexed expects a multioutput kernel, got {type(kernel).__name__}")
+        self.kernel = kernel
+
+    def split(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N E"], Int[Array, " N"]]:
+        """The inputs without their last column, and that column as the numbers of outputs."""
+        P = self.kernel.num_outputs
+        if X.shape[1] < 2:
+            raise ValueError(
+                f"OutputIndexed expects X with columns of inputs and one of outputs, got {X.shape[1]} columns"
+            )
+        if is_concrete(X):
+            column = np.asarray(X[:, -1])
+            wrong = (column != np.round(column)) | (column < 0) | (column >= P)
+            if wrong.any():
+                raise ValueError(
+                    f"OutputIndexed: the last column of X expects the number of an output, 0 to {P - 1}, got {column[wrong][0]:g}"
+                )
+        return X[:, :-1], jnp.clip(jnp.round(X[:, -1]), 0, P - 1).astype(int)
+
+    def _matrix(self, X, X2):
+        return self.kernel._between(*self.split(X), *self.split(X if X2 is None else X2))
+
+    def _diagonal(self, X):
+        X, p = self.split(X)
+        return self.kernel._diagonal(X)[jnp.arange(len(X)), p]
+
+    def draw(self, key, num_features, num_outputs=1):
+        draws = [self.kernel.draw(k, num_features) for k in jax.random.split(key, num_outputs)]
+
+        def function(X):
+            X, p = self.split(X)
+            return jnp.stack([draw(X)[jnp.arange(len(X)), p] for draw in draws], axis=1)
+
+        return Draw(function, draws[0].latent if num_outputs == 1 else None)
+
+
+def _check_kernels(name: str, kernels: Sequence[Kernel]) -> None:
+    if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
+        kinds = ", ".join(type(kernel).__name__ for kernel in kernels) or "none"
+        raise ValueError(f"{name} expects kernels of one output, at least one, got {kinds}")

@@ -1,0 +1,22 @@
+"""One list of kernels with several outputs on inputs of two columns, which every law is checked on."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from mercer import kernels
+
+D = 2
+W = np.array([[0.9, -0.4], [0.3, 1.1], [-0.7, 0.6]])
+LATENTS = [kernels.RBF([0.7, 1.2], 1.3), kernels.Matern32(0.9, 0.8)]
+
+MULTIOUTPUT: dict[str, kernels.MultioutputKernel] = {
+    "SharedIndependent": kernels.SharedIndependent(kernels.Matern52(0.8, 1.2), 3),
+    "SeparateIndependent": kernels.SeparateIndependent([*LATENTS, kernels.RBF(0.5)]),
+    "LinearCoregionalisation": kernels.LinearCoregionalisation(LATENTS, W),
+    "IntrinsicCoregionalisation": kernels.IntrinsicCoregionalisation(LATENTS[0], W),
+}
+
+
+def some_inputs(seed: int = 0, num: int = 5) -> jnp.ndarray:
+    """Inputs in general position."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(num, D)))
