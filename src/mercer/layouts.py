@@ -44,3 +44,9 @@ def mixed_outputs(W: Float[Array, "#N P L"], values: Float[Array, "..."], covari
     if covariance == "inputs":
         return jnp.einsum("npl,lnm,mpl->pnm", W, values, W, precision="highest")
     return jnp.einsum("npl,lnm,mql->npmq", W, values, W, precision="highest")
+
+
+def product_in_layout(A: Float[Array, "M N P"], B: Float[Array, "M N P"], covariance: Layout) -> Array:
+    """A^T B, summed over M, in a layout."""
+    sums = {"diag": "mnp,mnp->np", "outputs": "mnp,mnq->npq", "inputs": "mnp,mkp->pnk", "full": "mnp,mkq->npkq"}
+    return jnp.einsum(sums[covariance], A, B, precision="highest")

@@ -1,11 +1,14 @@
 """A model: a process for the function, and a likelihood for how data come from it."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
+from mercer.covariances.functionals import dtype_of, is_functional
+from mercer.inducing import InducingVariables
 from mercer.likelihoods import Likelihood
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast
@@ -24,28 +27,29 @@ class Model(Module):
             raise ValueError(f"Model expects a process and a likelihood, got {kinds}")
         self.posterior, self.likelihood = posterior, likelihood
 
-    def predict(self, X: Float[Array, "N D"]) -> Gaussian:
+    def predict(self, X: Float[Array, "N D"] | InducingVariables) -> Gaussian:
         """The mean and the variance of new observations y at X, [N, P] each."""
         latent = self.posterior.predict(X, self.likelihood.layout)
-        return _at(_predict, self.likelihood, latent, validation.inputs(X))
+        return _at(_predict, self.likelihood, latent, X)
 
-    def log_density(self, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, " N"]:
+    def log_density(self, X: Float[Array, "N D"] | InducingVariables, Y: Float[Array, "N P"]) -> Float[Array, " N"]:
         """The log density that the model gives to each row of Y, summed over the outputs that are not NaN."""
         latent = self.posterior.predict(X, self.likelihood.layout)
         Y = validation.outputs(Y, len(latent.mean), discrete=self.likelihood.discrete)
         self.likelihood.validate(Y)
-        return _at(_log_density, self.likelihood, latent, validation.inputs(X), Y)
+        return _at(_log_density, self.likelihood, latent, X, Y)
 
     def cached(self) -> "Model":
         """The same model, with what prediction needs of the posterior worked out once."""
         return Model(self.posterior.cached(), self.likelihood)
 
 
-def _at(function, likelihood: Likelihood, latent: Gaussian, X: Array, *args: Array):
+def _at(function, likelihood: Likelihood, latent: Gaussian, X: Any, *args: Array):
     """A compiled function of the latent Gaussian, in its dtype."""
     dtype = latent.mean.dtype
+    X = None if is_functional(X) else validation.inputs(X).astype(dtype)
     with quiet_blas():
-        return jax.block_until_ready(function(cast(likelihood, dtype), latent, X.astype(dtype), *args))
+        return jax.block_until_ready(function(cast(likelihood, dtype), latent, X, *args))
 
 
 @eqx.filter_jit
@@ -61,14 +65,14 @@ def _log_density(likelihood, latent, X, Y):
 def check_latents(model: Model, Y: Array) -> None:
     """Refuses a posterior whose number of outputs is not what the likelihood needs for Y."""
     needed = model.likelihood.num_latents(Y.shape[1])
-    given = getattr(model.posterior, "num_outputs", needed)
-    if given != needed:
+    given = model.posterior.num_outputs
+    if given is not None and given != needed:
         name = type(model.likelihood).__name__
         raise ValueError(
             f"{name} with {Y.shape[1]} columns of Y needs {needed} latent functions, the posterior has {given}"
         )
 
 
-def align(model: Module, X: Array) -> Module:
+def align(model: Module, X: Any) -> Module:
     """The model with its parameters in the dtype of the data."""
-    return cast(model, jnp.result_type(X))
+    return cast(model, dtype_of(X))

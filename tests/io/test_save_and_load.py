@@ -25,6 +25,7 @@ import mercer as mc
 from mercer import io, tabular
 from mercer.io import archive, registry
 from mercer.io.tables import read_table
+from mercer.objectives.fixed_features import SummedBatch
 from mercer.objectives.sums import Sums
 from mercer.parameters import positive
 from mercer.tabular.classification import Classification
@@ -68,12 +69,21 @@ def sparse(**options):
 
 
 EXACT = mc.Conditioned(prior(), X, np.where(Y > 0.9, np.nan, Y), noise=[0.1, 0.2])
+COREGIONALISED = mc.Conditioned(mc.GP(mc.kernels.IntrinsicCoregionalisation(mc.kernels.RBF(), np.eye(2) + 0.3)), X, Y)
 MODELS = {
     "prior": mc.Model(prior(mc.means.Network(network(activation=jnp.tanh))), mc.likelihoods.Gaussian([0.1, 0.2])),
     "exact": mc.Model(EXACT, mc.likelihoods.Gaussian(0.1)),
     "exact cached": mc.Model(EXACT.cached(), mc.likelihoods.StudentT(4.0)),
     "sparse": mc.Model(sparse(), mc.likelihoods.Bernoulli()),
     "sparse blocks": mc.Model(sparse(covariance="block", num_blocks=2, whiten=False), mc.likelihoods.Poisson()),
+    "coregionalised": mc.Model(COREGIONALISED, mc.likelihoods.Gaussian(0.1)),
+    "sparse coregionalised": mc.Model(
+        mc.Sparse(
+            mc.GP(mc.kernels.LinearCoregionalisation([mc.kernels.RBF(), mc.kernels.Matern32()], np.eye(2) + 0.3)),
+            mc.inducing.Shared(mc.inducing.Points(X[::3])),
+        ),
+        mc.likelihoods.Gaussian(0.1),
+    ),
     "sparse cached": mc.Model(sparse().cached(), mc.likelihoods.CorrelatedGaussian([[1.0, 0.3], [0.3, 0.5]])),
     "single precision": mc.parameters.cast(mc.Model(sparse(), mc.likelihoods.Gaussian(0.1)), jnp.float32),
 }
@@ -98,6 +108,12 @@ VALUES = [
     *(model.posterior for model in MODELS.values()),
     MODELS["exact"].posterior.predict(X, "inputs"),
     mc.inducing.Points(X),
+    mc.inducing.OutputPoints(X, [0, 1] * 6),
+    mc.inducing.Shared(mc.inducing.Points(X)),
+    mc.inducing.Separate([mc.inducing.Points(X), mc.inducing.Points(2.0 * X)]),
+    COREGIONALISED.cached(),
+    mc.linalg.KroneckerPlusIdentity.of(jnp.eye(3), jnp.eye(2)),
+    SummedBatch(jnp.ones((1, 1)), 12, jnp.eye(3)[None], jnp.ones((1, 3, 2)), jnp.ones(2)),
     mc.means.Zero(),
     mc.means.Constant([0.5, -0.1]),
     mc.means.Linear(np.ones((1, 2)), 0.3),

@@ -14,6 +14,12 @@ MULTIOUTPUT: dict[str, kernels.MultioutputKernel] = {
     "SeparateIndependent": kernels.SeparateIndependent([*LATENTS, kernels.RBF(0.5)]),
     "LinearCoregionalisation": kernels.LinearCoregionalisation(LATENTS, W),
     "IntrinsicCoregionalisation": kernels.IntrinsicCoregionalisation(LATENTS[0], W),
+    "ConvolutionProcess": kernels.ConvolutionProcess(
+        [LATENTS[0], kernels.RBF(0.5)],
+        W,
+        widths=[[0.3, 0.9], [0.5, 0.2], [0.4, 0.7]],
+        delays=0.5 * np.random.default_rng(1).normal(size=(3, 2, D)),
+    ),
 }
 
 

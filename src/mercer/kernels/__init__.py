@@ -3,6 +3,7 @@
 from mercer.kernels.additive import Additive
 from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
+from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
 from mercer.kernels.multioutput import (
     Coregionalisation,
@@ -51,5 +52,6 @@ __all__ = [
     "Coregionalisation",
     "LinearCoregionalisation",
     "IntrinsicCoregionalisation",
+    "ConvolutionProcess",
     "OutputIndexed",
 ]

@@ -2,6 +2,7 @@
 
 from mercer.linalg.cholesky import JITTER, Cholesky, FactorisationError, inverse_factor, inverse_root, safe_cholesky
 from mercer.linalg.densities import zero_mean_log_density
+from mercer.linalg.kronecker_density import KroneckerPlusIdentity, kronecker_log_density
 from mercer.linalg.marginals import marginals, whitened_marginals
 from mercer.linalg.operators import PSD, BlockDiagonal, Dense, Diagonal, DiagonalPlusLowRank, Kronecker
 from mercer.linalg.products import matmul, triangular_matmul, weighted_gram
@@ -17,8 +18,10 @@ __all__ = [
     "DiagonalPlusLowRank",
     "FactorisationError",
     "Kronecker",
+    "KroneckerPlusIdentity",
     "inverse_factor",
     "inverse_root",
+    "kronecker_log_density",
     "marginals",
     "matmul",
     "quiet_blas",

@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.covariances.functionals import as_inputs, dtype_of, is_functional
+from mercer.inducing import InducingVariables
 from mercer.model import Model, align, check_latents
 from mercer.parameters import Module, constant, is_concrete
 
@@ -21,10 +23,11 @@ from mercer.parameters import Module, constant, is_concrete
 class Batch(Module):
     """Rows of a data set that has `num_data` rows in all; `complete` says that nothing in it is missing (NaN).
 
-    A weight says how often a row counts: its likelihood is taken to that power. None counts each once.
+    X is inputs, or functionals (`mercer.inducing`) that were observed in the place of values at inputs. A weight says how
+    often a row counts: its likelihood is taken to that power. None counts each once.
     """
 
-    X: Float[Array, "B D"] = constant()
+    X: Float[Array, "B D"] | InducingVariables = constant()
     Y: Float[Array, "B P"] = constant()
     weights: Float[Array, " B"] | None = constant()
     num_data: int = eqx.field(static=True)
@@ -41,6 +44,11 @@ class Batch(Module):
         self.X, self.Y, self.weights = X, Y, weights
         self.num_data = len(X) if num_data is None else num_data
         self.complete = validation.is_complete(jnp.asarray(Y)) if complete is None else complete
+
+    @property
+    def inputs(self) -> Float[Array, "B D"] | None:
+        """X; None where it stands for functionals."""
+        return None if is_functional(self.X) else self.X
 
     def rows(self, index: Array) -> "Batch":
         """A minibatch."""
@@ -59,12 +67,12 @@ def as_batch(data: Any, *, discrete: bool = False) -> Batch:
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise ValueError(f"data expects a pair (X, Y) or a triple (X, Y, weights), got {type(data).__name__}")
     # A large array that lies well in memory is used where it is: for the time of training there is one of it.
-    X = validation.inputs(jax.device_put(data[0], may_alias=True) if isinstance(data[0], np.ndarray) else data[0])
+    X = as_inputs(jax.device_put(data[0], may_alias=True) if isinstance(data[0], np.ndarray) else data[0])
     if len(X) == 0:
         raise ValueError("X must have at least one row, got none")
     Y = validation.outputs(data[1], len(X), discrete=discrete)
-    weights = None if len(data) == 2 or data[2] is None else _checked_weights(data[2], len(X)).astype(X.dtype)
-    return Batch(X, Y.astype(X.dtype), weights=weights)
+    weights = None if len(data) == 2 or data[2] is None else _checked_weights(data[2], len(X)).astype(dtype_of(X))
+    return Batch(X, Y.astype(dtype_of(X)), weights=weights)
 
 
 def _checked_weights(weights: Any, num_data: int) -> Array:

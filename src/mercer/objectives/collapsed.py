@@ -4,6 +4,10 @@ Whitened, with C = R^-1 Kuf, precisions lambda_n = 1 / noise_n (0 where y_n is m
 is Gaussian in v, u = R v, and so is the best q(v) = N(B^-1 b, B^-1), B = I + C diag(lambda) C^T, b = C (lambda r). The bound is
 
     sum_n log N(r_n; 0, noise_n) + |B^-1/2 b|^2 / 2 - log det B / 2 - sum_n lambda_n (k_nn - |C_n|^2) / 2.
+
+Independent outputs have such a bound each, in which those that share a kernel share C. Outputs that covary are one system
+of N P observations and L M variables. Where q(v) is independent between its L groups the best mean is the same, the best
+covariances are the inverses of the blocks B_ll, and log det B becomes the sum of log det B_ll.
 """
 
 from typing import NamedTuple
@@ -13,63 +17,103 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mercer.covariances import Kuu
+from mercer.covariances.functionals import all_concrete, cross_covariance, prior_variance
+from mercer.inducing import Shared
+from mercer.kernels import Independent, OutputIndexed
 from mercer.likelihoods import Gaussian
-from mercer.linalg import PSD, inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
+from mercer.linalg import inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
+from mercer.means import Zero
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
+from mercer.objectives.fixed_features import SummedBatch, summed, summed_terms
 from mercer.processes import Sparse
+from mercer.processes.latents import for_each
 
 
-class _Terms(NamedTuple):
-    """What the bounds are made of. G is 1 where all outputs have the same precisions, else P."""
+class Terms(NamedTuple):
+    """What the bounds are made of, for S systems of n observations. A first axis of length 1 is shared by the systems."""
 
-    operator: PSD
-    C: Float[Array, "M N"]
-    residual: Float[Array, "N P"]
+    C: Float[Array, "#S m n"]
+    slack: Float[Array, "#S n"]  # k_nn - |C_n|^2
+    residual: Float[Array, "S n"]
     observed: Array
-    noise: Float[Array, "N P"]
-    slack: Float[Array, " N"]  # k_nn - |C_n|^2
-    shared: bool
+    noise: Float[Array, "S n"]
+    shared: bool  # whether the systems have the same C and the same precisions
 
-    def precisions(self, noise: Float[Array, "N P"]) -> Float[Array, "N G"]:
+    def precisions(self, noise: Float[Array, "S n"]) -> Float[Array, "G n"]:
+        """1 / noise, 0 where nothing was observed; one for all systems where they share it."""
         precision = jnp.where(self.observed, 1.0 / noise, 0.0)
-        return precision[:, :1] if self.shared else precision
+        return precision[:1] if self.shared else precision
 
-    def B(self, precision: Float[Array, "N G"]) -> Float[Array, "G M M"]:
-        identity = jnp.eye(self.C.shape[0], dtype=self.C.dtype)
-        return identity + jnp.stack([weighted_gram(self.C, weights) for weights in precision.T])
+    def B(self, precision: Float[Array, "G n"]) -> Float[Array, "G m m"]:
+        identity = jnp.eye(self.C.shape[1], dtype=self.C.dtype)
+        C = [self.C[0]] * len(precision) if len(self.C) == 1 else list(self.C)
+        return identity + jnp.stack([weighted_gram(c, weights) for c, weights in zip(C, precision, strict=True)])
 
-    def b(self, precision: Float[Array, "N G"]) -> Float[Array, "M P"]:
-        return matmul(self.C, precision * self.residual)
+    def b(self, precision: Float[Array, "G n"]) -> Float[Array, "S m"]:
+        weighted = precision * self.residual
+        return matmul(weighted, self.C[0].T) if len(self.C) == 1 else matmul(self.C, weighted[..., None])[..., 0]
 
 
-def _terms(model: Model, batch: Batch) -> _Terms:
+def _terms(model: Model, batch: Batch) -> Terms:
     posterior = model.posterior
-    operator = posterior.Kuu()
-    C = operator.whiten(posterior.Kuf(batch.X))
     observed = ~jnp.isnan(batch.Y)
     residual = jnp.where(observed, batch.Y - posterior.prior.mean_of(batch.X, batch.Y.shape[1]), 0.0)
     noise = gaussian_noise(model, batch)
-    shared = batch.complete and (jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1)
-    slack = jnp.maximum(posterior.prior.kernel.diag(batch.X) - jnp.sum(C**2, axis=0), 0.0)
-    return _Terms(operator, C, residual, observed, jnp.broadcast_to(noise, batch.Y.shape), slack, shared)
+    same_noise = jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1
+    noise = jnp.broadcast_to(noise, batch.Y.shape)
+    if _has_joint_system(posterior):
+
+        def of_group(pair, cross):
+            return Kuu(*pair).whiten(cross.reshape(len(cross), -1))
+
+        C = posterior._for_each_group(of_group, posterior.Kuf(batch.X))
+        C = C.reshape(1, -1, C.shape[-1])
+        own = posterior.prior.covariance(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
+        observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))
+        shared = True
+    else:
+
+        def of_pair(pair):
+            return Kuu(*pair).whiten(cross_covariance(*pair, batch.X)), prior_variance(pair[1], batch.X)
+
+        C, own = for_each(of_pair, posterior._pairs())
+        observed, residual, noise = observed.T, residual.T, noise.T
+        shared = batch.complete and same_noise and len(C) == 1
+    slack = jnp.maximum(own - jnp.sum(C**2, axis=1), 0.0)
+    return Terms(C, slack, residual, observed, noise, shared)
 
 
-def _half_log_determinant(W: Float[Array, "G M M"], num_outputs: int) -> Float[Array, ""]:
-    """1/2 sum_p log det B_p, from the inverse factors of B."""
-    return -jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (num_outputs / len(W))
+def _has_joint_system(posterior: Sparse) -> bool:
+    """Whether the outputs share their inducing variables."""
+    return not (posterior._is_single or (posterior._is_mixture and isinstance(posterior.prior.kernel, Independent)))
 
 
-def _explained(W: Float[Array, "G M M"], b: Float[Array, "M P"]) -> Float[Array, ""]:
-    """1/2 sum_p b_p^T B_p^-1 b_p."""
-    return 0.5 * jnp.sum(matmul(W, b.T[..., None]) ** 2)
+def _half_log_determinant(B: Float[Array, "G m m"], num_systems: int, num_groups: int) -> Float[Array, ""]:
+    """1/2 sum log det B over systems, of the blocks on its diagonal where there are several groups of variables."""
+    W = inverse_factor(_blocks(B, num_groups), always=False)
+    return -jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (num_systems / len(B))
+
+
+def _blocks(B: Float[Array, "G m m"], num_groups: int) -> Float[Array, "J M M"]:
+    """The blocks on the diagonal of each matrix."""
+    size, each = B.shape[1] // num_groups, jnp.arange(num_groups)
+    blocks = B.reshape(len(B), num_groups, size, num_groups, size)[:, each, :, each, :]
+    return jnp.moveaxis(blocks, 0, 1).reshape(-1, size, size)
+
+
+def _explained(B: Float[Array, "G m m"], b: Float[Array, "S m"]) -> Float[Array, ""]:
+    """1/2 sum b^T B^-1 b over systems."""
+    return 0.5 * jnp.sum(matmul(inverse_factor(B, always=False), b[..., None]) ** 2)
 
 
 class CollapsedELBO(Objective):
     """Minus Titsias' bound, per datum, for a Model of a `Sparse` and a Gaussian likelihood. q(u) plays no part in it.
 
-    `fit` leaves the model with the best q(u); `posterior` gives that, too.
+    `fit` leaves the model with the best q(u); `posterior` gives that, too. Inducing variables whose Kuf has no parameters
+    (`mercer.inducing.FourierFeatures`) are summed over the data once; a step then costs the same for any number of data.
     """
 
     minibatched = False
@@ -79,7 +123,8 @@ class CollapsedELBO(Objective):
             isinstance(model, Model) and isinstance(model.posterior, Sparse) and isinstance(model.likelihood, Gaussian)
         ):
             raise ValueError("CollapsedELBO expects a Model of a Sparse posterior and a Gaussian likelihood")
-        return super().checked(model, data)
+        batch = super().checked(model, data)
+        return summed(model, batch) if _sums_suffice(model, batch) else batch
 
     def _value(self, model, batch, key):
         return -_bound(model, batch) / batch.num_data
@@ -90,7 +135,9 @@ class CollapsedELBO(Objective):
 
     def upper_bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
-        return self._run(_upper_bound, model, X, Y)
+        batch = Objective.checked(self, model, (X, Y))
+        with quiet_blas():
+            return jax.block_until_ready(_upper_bound(align(model, batch.X), batch))
 
     def posterior(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Sparse:
         """The sparse posterior with the best q(u)."""
@@ -105,37 +152,63 @@ class CollapsedELBO(Objective):
             return jax.block_until_ready(function(align(model, batch.X), batch))
 
 
+def _sums_suffice(model: Model, batch: Batch) -> bool:
+    """Whether the bound depends on the data through sums that no parameter changes."""
+    posterior, kernel = model.posterior, model.posterior.prior.kernel
+    structured = posterior._is_single or isinstance(kernel, Independent) or isinstance(posterior.inducing, Shared)
+    plain = isinstance(posterior.prior.mean, Zero) and model.likelihood.variance is not None
+    usual = batch.inputs is not None and batch.complete and batch.weights is None and all_concrete(batch)
+    fixed = all(part.fixed for part, _ in posterior._pairs()) and not isinstance(kernel, OutputIndexed)
+    return fixed and structured and plain and usual
+
+
 @eqx.filter_jit
 def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
+    groups = _num_groups(model.posterior)
+    if isinstance(batch, SummedBatch):
+        t = summed_terms(model, batch)
+        log_determinant = _half_log_determinant(t.B, len(t.b), groups)
+        return t.fit + _explained(t.B, t.b) - log_determinant - t.lost
     t = _terms(model, batch)
     precision = t.precisions(t.noise)
-    W = inverse_factor(t.B(precision), always=False)
+    B = t.B(precision)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / t.noise, 0.0))
-    explained = _explained(W, t.b(precision))
-    num_outputs = batch.Y.shape[1]
-    lost = 0.5 * jnp.sum(t.slack[:, None] * precision) * (num_outputs / precision.shape[1])
-    repeats = log_density_of_repeats(t.noise, batch)
-    return fit + explained - _half_log_determinant(W, num_outputs) - lost + repeats
+    explained = _explained(B, t.b(precision))
+    lost = 0.5 * jnp.sum(t.slack * precision) * (len(t.residual) / len(precision))
+    repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
+    return fit + explained - _half_log_determinant(B, len(t.residual), groups) - lost + repeats
+
+
+def _num_groups(posterior: Sparse) -> int:
+    """Between how many groups of variables in one system of equations q(u) is independent."""
+    return posterior.q_mu.shape[1] if _has_joint_system(posterior) else 1
 
 
 @eqx.filter_jit
 def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
     t = _terms(model, batch)
-    W = inverse_factor(t.B(t.precisions(t.noise)), always=False)
-    raised = t.noise + jnp.sum(jnp.where(t.observed, t.slack[:, None], 0.0), axis=0)
+    B = t.B(t.precisions(t.noise))
+    raised = t.noise + jnp.sum(jnp.where(t.observed, t.slack, 0.0), axis=1, keepdims=True)
     precision = t.precisions(raised)
-    W_raised = inverse_factor(t.B(precision), always=False)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / raised, 0.0))
-    repeats = log_density_of_repeats(t.noise, batch)
-    return fit + _explained(W_raised, t.b(precision)) - _half_log_determinant(W, batch.Y.shape[1]) + repeats
+    repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
+    explained = _explained(t.B(precision), t.b(precision))
+    return fit + explained - _half_log_determinant(B, len(t.residual), 1) + repeats
 
 
 @eqx.filter_jit
 def _optimum(model: Model, batch: Batch) -> Sparse:
-    t = _terms(model, batch)
-    precision = t.precisions(t.noise)
-    num_outputs = batch.Y.shape[1]
-    root = inverse_root(t.B(precision))
-    root = jnp.broadcast_to(root, (num_outputs, *root.shape[1:]))
-    q_mu = matmul(root, matmul(root.mT, t.b(precision).T[..., None]))[..., 0].T
-    return model.posterior.with_whitened(t.operator, q_mu, root)
+    if isinstance(batch, SummedBatch):
+        t = summed_terms(model, batch)
+        B, b = t.B, t.b
+    else:
+        t = _terms(model, batch)
+        precision = t.precisions(t.noise)
+        B, b = t.B(precision), t.b(precision)
+    posterior = model.posterior
+    M, L = posterior.q_mu.shape
+    root = inverse_root(B)
+    q_mu = matmul(root, matmul(root.mT, b[..., None]))[..., 0].reshape(L, M).T
+    if _num_groups(posterior) > 1:
+        root = inverse_root(_blocks(B, L))
+    return posterior.with_whitened(q_mu, jnp.broadcast_to(root, (L, M, M)))

@@ -25,7 +25,7 @@ def gaussian_noise(model: Model, batch: Batch):
     """
     if model.likelihood.variance is not None:
         return _weighted_noise(model.likelihood.variance, batch)
-    return _weighted_noise(model.likelihood.noise_variance(batch.Y.shape, batch.X), batch)
+    return _weighted_noise(model.likelihood.noise_variance(batch.Y.shape, batch.inputs), batch)
 
 
 def _weighted_noise(noise: Array, batch: Batch) -> Array:
@@ -38,7 +38,7 @@ def log_density_of_repeats(noise: Array, batch: Batch) -> Array:
     N(y; f, s)^w = N(y; f, s / w) (2 pi s)^((1 - w) / 2) w^(-1/2).
     """
     if batch.weights is None:
-        return jnp.zeros((), batch.X.dtype)
+        return jnp.zeros((), batch.Y.dtype)
     w = batch.weights[:, None]
     terms = (1.0 - w) * jnp.log(2.0 * jnp.pi * w * noise) - jnp.log(w)
     return 0.5 * jnp.sum(jnp.where(jnp.isnan(batch.Y), 0.0, terms))

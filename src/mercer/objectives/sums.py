@@ -140,4 +140,4 @@ def _best(sums: Sums, noise: Array) -> Sparse:
     root = inverse_root(identity + sums.G / noise)
     q_mu = matmul(root, matmul(root.T, sums.g / noise))
     q_root = jnp.broadcast_to(root, (q_mu.shape[1], *root.shape))
-    return sums.posterior.with_whitened(sums.posterior.Kuu(), q_mu, q_root)
+    return sums.posterior.with_whitened(q_mu, q_root)

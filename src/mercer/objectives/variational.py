@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mercer.covariances.functionals import all_concrete
 from mercer.linalg import quiet_blas
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
@@ -50,13 +51,13 @@ class PredictiveLogLikelihood(Objective):
 
     def _value(self, model, batch, key):
         latent = model.posterior.predict(batch.X, model.likelihood.layout)
-        terms = model.likelihood.log_predictive(latent.mean, latent.cov, batch.Y, batch.X, key=key)
+        terms = model.likelihood.log_predictive(latent.mean, latent.cov, batch.Y, batch.inputs, key=key)
         return -jnp.mean(batch.weighted(terms)) + self.weight * model.posterior.kl() / batch.num_data
 
 
 def _expected_log_prob(model: Model, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, " B"]:
     latent = model.posterior.predict(batch.X, model.likelihood.layout)
-    return model.likelihood.expected_log_prob(latent.mean, latent.cov, batch.Y, batch.X, key=key)
+    return model.likelihood.expected_log_prob(latent.mean, latent.cov, batch.Y, batch.inputs, key=key)
 
 
 @eqx.filter_jit
@@ -80,9 +81,11 @@ def elbo(
     """The evidence lower bound itself, in nats over all the data, worked out `batch_size` rows at a time."""
     batch = ELBO().checked(model, (X, Y))
     model = align(model, batch.X)
-    if not is_concrete(batch.X) or not all(is_concrete(leaf) for leaf in jax.tree.leaves(model) if eqx.is_array(leaf)):
+    if not all_concrete(batch.X) or not all(is_concrete(leaf) for leaf in jax.tree.leaves(model) if eqx.is_array(leaf)):
         return jnp.sum(_expected_log_prob(model, batch, key)) - model.posterior.kl()
     with quiet_blas():
+        if batch.inputs is None:  # functionals are worked out together
+            return jax.block_until_ready(_total_expected_log_prob(model, batch, key) - _kl(model))
         starts = range(0, batch.num_data, batch_size)
         parts = [
             _total_expected_log_prob(model, batch.rows(jnp.arange(batch.num_data)[i : i + batch_size]), key)

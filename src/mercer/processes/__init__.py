@@ -2,7 +2,7 @@
 
 from mercer.layouts import Layout
 from mercer.processes.base import Function, Process
-from mercer.processes.conditioned import CachedConditioned, Conditioned
+from mercer.processes.conditioned import CachedConditioned, CachedKronecker, Conditioned
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import GP
 from mercer.processes.sparse import CachedSparse, Sparse
@@ -15,6 +15,7 @@ __all__ = [
     "GP",
     "Conditioned",
     "CachedConditioned",
+    "CachedKronecker",
     "Sparse",
     "CachedSparse",
 ]

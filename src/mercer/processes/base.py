@@ -2,13 +2,14 @@
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.covariances.functionals import all_concrete, as_inputs, dtype_of
+from mercer.inducing.base import InducingVariables
 from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast, is_concrete
@@ -20,8 +21,15 @@ Function = Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
 class Process(Module):
     """A Gaussian process over functions from [N, D] to [N, P]. A new process says `_predict` and `_sample_function`."""
 
-    # The cheapest layout that holds all the covariance there is between values at several inputs.
-    joint_layout: ClassVar[Layout] = "inputs"
+    @property
+    def joint_layout(self) -> Layout:
+        """The cheapest layout that holds all the covariance there is between values at several inputs."""
+        return "inputs"
+
+    @property
+    def num_outputs(self) -> int | None:
+        """P; None where the data say how many outputs there are."""
+        return None
 
     @abc.abstractmethod
     def _predict(self, X: Float[Array, "N D"], covariance: Layout) -> Gaussian:
@@ -31,12 +39,15 @@ class Process(Module):
     def _sample_function(self, key: PRNGKeyArray, num_features: int) -> Function:
         """A draw from the process as a deterministic function."""
 
-    def predict(self, X: Float[Array, "N D"], covariance: Layout = "diag") -> Gaussian:
-        """The mean [N, P] and the covariance, in the layout asked for, of the function at X."""
-        X = validation.inputs(X)
+    def predict(self, X: Float[Array, "N D"] | InducingVariables, covariance: Layout = "diag") -> Gaussian:
+        """The mean [N, P] and the covariance, in the layout asked for, of the function at X.
+
+        Derivatives, integrals or other inducing variables in the place of X ask for these: N of them.
+        """
+        X = as_inputs(X)
         check_layout(covariance)
         process, X = self._aligned(X)
-        if not is_concrete(X):
+        if not all_concrete(X):
             return process._predict(X, covariance)
         with quiet_blas():
             result = jax.block_until_ready(_compiled_predict(process, X, covariance))
@@ -46,7 +57,7 @@ class Process(Module):
 
     def _aligned(self, X: Array) -> "tuple[Process, Array]":
         """The process and the inputs in one dtype: that of the inputs."""
-        return cast(self, X.dtype), X
+        return cast(self, dtype_of(X)), X
 
     def _check_prediction(self, result: Gaussian) -> None:
         """Called where a prediction was computed; a process that factorises a matrix says here why it failed."""

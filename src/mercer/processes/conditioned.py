@@ -1,13 +1,17 @@
-"""A process conditioned on noisy observations of its values: exact Gaussian process regression.
+"""A process conditioned on noisy observations: exact Gaussian process regression.
 
 With K = k(X, X) + noise and r = Y - m(X), the posterior at x has mean m(x) + k(x, X) K^-1 r and covariance
 k(x, x') - k(x, X) K^-1 k(X, x') (paper 000, equations 2.9 and 2.10; Rasmussen and Williams, 2006, chapter 2). All of it goes
 through W = chol(K)^-1, because products with an explicit inverse factor are much faster in XLA than triangular solves.
+What was observed may be other linear functionals than values: derivatives, integrals (paper 004, equation 27).
 
-Outputs are independent of each other and share the kernel. They share the factor, too, unless the noise differs between
-them or some of Y is missing (NaN): then there is one factor for each output, in which the row and column of a missing
-value are those of the identity. G, the number of factors, is 1 or P.
+Independent outputs have a system of equations each. They share its factor where they share the kernel, unless the noise differs
+between them or some of Y is missing (NaN): then there is one factor for each output, in which the row and column of a
+missing value are those of the identity. Outputs that covary make one system of N P equations; of these, complete data under
+intrinsic coregionalisation have a covariance B x k(X, X) + noise that comes apart (`mercer.linalg.kronecker_log_density`).
 """
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,24 +19,46 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.layouts import independent_outputs
-from mercer.linalg import FactorisationError, inverse_factor, matmul, quiet_blas, zero_mean_log_density
+from mercer.covariances.functionals import (
+    as_dtype,
+    as_inputs,
+    as_variables,
+    cross_covariance,
+    dtype_of,
+    is_functional,
+    prior_matrix,
+    prior_variance,
+)
+from mercer.inducing import InducingVariables
+from mercer.kernels import Independent, IntrinsicCoregionalisation, Kernel, MultioutputKernel
+from mercer.layouts import Layout, independent_outputs, product_in_layout
+from mercer.linalg import (
+    FactorisationError,
+    KroneckerPlusIdentity,
+    inverse_factor,
+    kronecker_log_density,
+    matmul,
+    quiet_blas,
+    zero_mean_log_density,
+)
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.parameters import cast, constant, is_concrete, param, positive
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
+from mercer.processes.latents import mixing
 from mercer.processes.prior import GP
 
 
 class Conditioned(Process):
     """The posterior of a GP prior given Y = f(X) + N(0, noise).
 
+    X is the inputs, or inducing variables (`Derivative`, `Integral`, a `Mixed` list) that were observed in their place.
     `noise` is a variance: a number, or an array that broadcasts to [N, P]. `complete` says that nothing in Y is missing; it
     is found out where Y can be looked at, and taken to be False inside compiled code unless given.
     """
 
     prior: GP
-    X: Float[Array, "N D"] = constant()
+    X: Float[Array, "N D"] | InducingVariables = constant()
     Y: Float[Array, "N P"] = constant()
     noise: Array = param(positive)
     complete: bool = eqx.field(static=True)
@@ -40,7 +66,7 @@ class Conditioned(Process):
     def __init__(
         self,
         prior: GP,
-        X: Float[Array, "N D"],
+        X: Float[Array, "N D"] | InducingVariables,
         Y: Float[Array, "N P"],
         noise: float | Array = 0.1,
         complete: bool | None = None,
@@ -48,10 +74,10 @@ class Conditioned(Process):
         if not isinstance(prior, GP):
             raise ValueError(f"prior expects a mercer.GP, got {type(prior).__name__}")
         self.prior = prior
-        self.X = validation.inputs(X)
+        self.X = as_inputs(X)
         if len(self.X) == 0:
             raise ValueError("X must have at least one row, got none")
-        self.Y = validation.outputs(Y, len(self.X)).astype(self.X.dtype)
+        self.Y = validation.outputs(Y, len(self.X)).astype(dtype_of(self.X))
         self.noise = noise
         self.complete = validation.is_complete(self.Y) if complete is None else complete
 
@@ -59,6 +85,36 @@ class Conditioned(Process):
         shape = jnp.shape(self.noise)
         if len(shape) > 2 or any(n not in (1, m) for n, m in zip(shape[::-1], self.Y.shape[::-1], strict=False)):
             raise ValueError(f"noise must be a number or broadcast to the shape {self.Y.shape} of Y, got shape {shape}")
+        P = self.prior.num_outputs
+        if P is not None and self.Y.shape[1] != P:
+            kernel = type(self.prior.kernel).__name__
+            raise ValueError(f"Y expects {P} columns, one for each output of {kernel}, got {self.Y.shape[1]}")
+
+    @property
+    def num_outputs(self):
+        return self.Y.shape[1]
+
+    @property
+    def joint_layout(self):
+        return self.prior.joint_layout
+
+    @property
+    def _is_joint(self) -> bool:
+        """Whether the outputs make one system of equations."""
+        return isinstance(self.prior.kernel, MultioutputKernel) and not isinstance(self.prior.kernel, Independent)
+
+    @property
+    def _comes_apart(self) -> bool:
+        """Whether the covariance is A x B plus noise of each output."""
+        shape = jnp.shape(self.noise)
+        same_noise = len(shape) < 2 or shape[0] == 1
+        return isinstance(self.prior.kernel, IntrinsicCoregionalisation) and self.complete and same_noise
+
+    @property
+    def _parts(self) -> tuple[Kernel, ...]:
+        """The kernels of independent outputs, one for each, or a single one that they share."""
+        kernel = self.prior.kernel
+        return kernel.parts if isinstance(kernel, Independent) else (kernel,)
 
     def _observed(self) -> Array:
         return ~jnp.isnan(self.Y)
@@ -66,24 +122,46 @@ class Conditioned(Process):
     def _residual(self) -> Float[Array, "N P"]:
         return jnp.where(self._observed(), self.Y - self.prior.mean_of(self.X, self.Y.shape[1]), 0.0)
 
-    def _covariance(self) -> Float[Array, "G N N"]:
-        """K, with the rows and columns of missing values replaced by those of the identity."""
-        K = self.prior.kernel(self.X)
-        identity = jnp.eye(len(K), dtype=K.dtype)
-        noise = jnp.broadcast_to(self.noise, self.Y.shape)
-        if self.complete and (jnp.ndim(self.noise) == 0 or jnp.shape(self.noise)[-1] == 1):
-            return (K + noise[:, :1] * identity)[None]
+    def _in_systems(self, values: Float[Array, "N P"]) -> Float[Array, "S n"]:
+        """Values in the order of the systems of equations: by output, or all in one."""
+        return values.reshape(1, -1) if self._is_joint else values.T
 
-        def one_output(seen, variance):
+    def _from_systems(self, values: Float[Array, "S n"]) -> Float[Array, "N P"]:
+        return values.reshape(self.Y.shape) if self._is_joint else values.T
+
+    def _covariance(self) -> Float[Array, "G n n"]:
+        """K, with the rows and columns of missing values replaced by those of the identity; G is 1, or P."""
+        noise = jnp.broadcast_to(self.noise, self.Y.shape)
+        if self._is_joint:
+            K = self.prior.covariance(self.X, self.num_outputs, "full").reshape(1, self.Y.size, self.Y.size)
+        else:
+            K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self._parts])
+        identity = jnp.eye(K.shape[1], dtype=K.dtype)
+        same_noise = jnp.ndim(self.noise) == 0 or jnp.shape(self.noise)[-1] == 1
+        if self.complete and same_noise and len(K) == 1 and not self._is_joint:
+            return K + noise[:, :1] * identity
+
+        def one_system(K, seen, variance):
             return jnp.where(seen[:, None] & seen, K, 0.0) + jnp.where(seen, variance, 1.0)[:, None] * identity
 
-        return jax.vmap(one_output, in_axes=1)(self._observed(), noise)
+        seen, variances = self._in_systems(self._observed()), self._in_systems(noise)
+        return jax.vmap(one_system)(jnp.broadcast_to(K, (len(seen), *K.shape[1:])), seen, variances)
 
-    def _factorised(self) -> "CachedConditioned":
+    def _apart(self) -> tuple[Array, Array, Array]:
+        """The kernel's matrix A, and B and 1 / sqrt(noise) of each output such that A x B + I is the covariance of the
+        values divided by sqrt(noise)."""
+        scale = 1.0 / jnp.sqrt(jnp.broadcast_to(self.noise, (1, self.num_outputs)))[0]
+        return prior_matrix(self.prior.kernel.kernel, self.X), scale[:, None] * self.prior.kernel.B * scale, scale
+
+    def _factorised(self) -> "CachedConditioned | CachedKronecker":
+        if self._comes_apart:
+            A, B, scale = self._apart()
+            matrix = KroneckerPlusIdentity.of(A, B)
+            return CachedKronecker(self, *matrix, scale, matrix.solve(self._residual() * scale) * scale)
         W = inverse_factor(self._covariance(), always=False)
         # alpha = K^-1 r
-        columns = self._residual().T[..., None]
-        alpha = matmul(W.mT, matmul(W, columns))[..., 0].T
+        columns = self._in_systems(self._residual())[..., None]
+        alpha = self._from_systems(matmul(W.mT, matmul(W, columns))[..., 0])
         return CachedConditioned(self, W, alpha)
 
     def log_marginal_likelihood(self) -> Float[Array, ""]:
@@ -102,8 +180,8 @@ class Conditioned(Process):
         return self._factorised()._predict(X, covariance)
 
     def _aligned(self, X):
-        dtype = jnp.promote_types(self.X.dtype, X.dtype)
-        return cast(self, dtype), X.astype(dtype)
+        dtype = jnp.promote_types(dtype_of(self.X), dtype_of(X))
+        return cast(self, dtype), as_dtype(X, dtype)
 
     def _check_prediction(self, result):
         _check_finite(self, result.mean)
@@ -111,52 +189,146 @@ class Conditioned(Process):
     def _sample_function(self, key, num_features):
         return self.cached()._sample_function(key, num_features)
 
-    def cached(self) -> "CachedConditioned":
+    def cached(self) -> "CachedConditioned | CachedKronecker":
         """The same process with its factorisation done once, for fast repeated prediction."""
         return _run(_factorise, self)
 
+    def _crosses(self, X: Any) -> Float[Array, "G N M"]:
+        """The covariance of what was observed with f(X), for each kernel of independent outputs."""
+        return jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in self._parts])
 
-class CachedConditioned(Process):
-    """A `Conditioned` with W = chol(K)^-1 and alpha = K^-1 r worked out."""
+    def _joint_cross(self, X: Any) -> Float[Array, "N P M P"]:
+        """The covariance of all outputs of what was observed with all outputs at X."""
+        if not is_functional(self.X) and not is_functional(X):
+            return self.prior.kernel(self.X, X)
+        W, latent, _ = mixing(self.prior.kernel, X)
+        crosses = jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in latent.parts])
+        crosses = jnp.broadcast_to(crosses, (latent.num_outputs, *crosses.shape[1:]))
+        return jnp.einsum("pl,lnm,ql->npmq", W[0], crosses, W[0], precision="highest")
 
-    process: Conditioned
-    W: Float[Array, "G N N"] = constant()
-    alpha: Float[Array, "N P"] = constant()
 
-    def _predict(self, X, covariance):
-        prior, data = self.process.prior, self.process
-        Kfx = prior.kernel(data.X, X)
-        mean = prior.mean(X) + matmul(Kfx.T, self.alpha)
-        # A = W k(X, x), [G, N, N2]
-        A = matmul(self.W, Kfx[None] if data.complete else jnp.where(data._observed().T[:, :, None], Kfx, 0.0))
-        if covariance in ("diag", "outputs"):
-            values = jnp.broadcast_to((prior.kernel.diag(X) - jnp.sum(A**2, axis=1)).T, mean.shape)
-        else:
-            values = jnp.broadcast_to(prior.kernel(X) - matmul(A.mT, A), (mean.shape[1], len(X), len(X)))
-        return Gaussian(mean, independent_outputs(values, covariance), covariance)
+class _Cached(Process):
+    """A `Conditioned` with alpha = K^-1 r worked out, and what solves with K again."""
+
+    process: eqx.AbstractVar[Conditioned]
+    alpha: eqx.AbstractVar[Float[Array, "N P"]]
+
+    @property
+    def num_outputs(self):
+        return self.process.num_outputs
+
+    @property
+    def joint_layout(self):
+        return self.process.joint_layout
+
+    def _solve(self, values: Float[Array, "N P"]) -> Float[Array, "N P"]:
+        """K^-1 applied to values of what was observed."""
+        raise NotImplementedError
+
+    def _linear(self, X: Any, weights: Float[Array, "N P"]) -> Float[Array, "M P"]:
+        """k(x, X) applied to weights."""
+        data = self.process
+        if data._is_joint:
+            return jnp.einsum("npmq,np->mq", data._joint_cross(X), weights, precision="highest")
+        crosses = data._crosses(X)
+        return matmul(crosses[0].T, weights) if len(crosses) == 1 else matmul(weights.T[:, None], crosses)[:, 0].T
 
     def _aligned(self, X):
-        dtype = self.process.X.dtype
-        return self, X.astype(dtype)
+        return self, as_dtype(X, dtype_of(self.process.X))
 
     def _sample_function(self, key, num_features):
         """Matheron's rule: a draw from the prior, moved by K^-1 times how much it misses the (noisy) data."""
         data = self.process
         key_prior, key_noise = jax.random.split(key)
-        deviation = data.prior.sample_deviation(key_prior, num_features, data.Y.shape[1])
-        noise = jnp.sqrt(data.noise) * jax.random.normal(key_noise, data.Y.shape, data.X.dtype)
-        missed = jnp.where(data._observed(), deviation(data.X) + noise, 0.0)
-        shift = matmul(self.W.mT, matmul(self.W, missed.T[..., None]))[..., 0].T
+        deviation = data.prior.sample_deviation(key_prior, num_features, data.num_outputs)
+        noise = jnp.sqrt(data.noise) * jax.random.normal(key_noise, data.Y.shape, data.Y.dtype)
+        missed = jnp.where(data._observed(), as_variables(data.X).of_function(deviation) + noise, 0.0)
+        weights = self.alpha - self._solve(missed)
 
         def draw(X):
-            return data.prior.mean(X) + deviation(X) + matmul(data.prior.kernel(X, data.X), self.alpha - shift)
+            return data.prior.mean(X) + deviation(X) + self._linear(X, weights)
 
         return draw
 
 
+class CachedConditioned(_Cached):
+    """A `Conditioned` with W = chol(K)^-1 and alpha = K^-1 r worked out."""
+
+    process: Conditioned
+    W: Float[Array, "G n n"] = constant()
+    alpha: Float[Array, "N P"] = constant()
+
+    def _solve(self, values):
+        columns = self.process._in_systems(values)[..., None]
+        return self.process._from_systems(matmul(self.W.mT, matmul(self.W, columns))[..., 0])
+
+    def _predict(self, X, covariance):
+        prior, data = self.process.prior, self.process
+        mean = prior.mean_of(X, data.num_outputs) + self._linear(X, self.alpha)
+        if data._is_joint:
+            return self._predict_jointly(X, mean, covariance)
+        # A = W k(X, x), [G, N, M]
+        crosses = data._crosses(X)
+        A = matmul(self.W, crosses if data.complete else jnp.where(data._observed().T[:, :, None], crosses, 0.0))
+        if covariance in ("diag", "outputs"):
+            own = jnp.stack([prior_variance(kernel, X) for kernel in data._parts])
+            values = jnp.broadcast_to((own - jnp.sum(A**2, axis=1)).T, mean.shape)
+        else:
+            own = jnp.stack([prior_matrix(kernel, X) for kernel in data._parts])
+            values = jnp.broadcast_to(own - matmul(A.mT, A), (mean.shape[1], len(X), len(X)))
+        return Gaussian(mean, independent_outputs(values, covariance), covariance)
+
+    def _predict_jointly(self, X: Any, mean: Float[Array, "M P"], covariance: Layout) -> Gaussian:
+        data = self.process
+        cross = data._joint_cross(X).reshape(data.Y.size, -1)
+        seen = data._in_systems(data._observed())[0]
+        A = matmul(self.W[0], jnp.where(seen[:, None], cross, 0.0)).reshape(data.Y.size, *mean.shape)
+        own = data.prior.covariance(X, data.num_outputs, covariance)
+        return Gaussian(mean, own - product_in_layout(A, A, covariance), covariance)
+
+
+class CachedKronecker(_Cached):
+    """A `Conditioned` on complete data under intrinsic coregionalisation, taken apart into eigenvectors.
+
+    With C = U^T k(X, x), Q = B V (B and V of values divided by sqrt(noise)) and e_ij = a_i b_j + 1, the covariance of output p
+    at x and output q at x' is k(x, x') B_pq - sum_ij C_i(x) C_i(x') Q_pj Q_qj / e_ij.
+    """
+
+    process: Conditioned
+    U: Float[Array, "N N"] = constant()
+    a: Float[Array, " N"] = constant()
+    V: Float[Array, "P P"] = constant()
+    b: Float[Array, " P"] = constant()
+    scale: Float[Array, " P"] = constant()  # 1 / sqrt(noise)
+    alpha: Float[Array, "N P"] = constant()
+
+    def _solve(self, values):
+        return KroneckerPlusIdentity(self.U, self.a, self.V, self.b).solve(values * self.scale) * self.scale
+
+    def _linear(self, X, weights):
+        kernel = self.process.prior.kernel
+        cross = cross_covariance(as_variables(self.process.X), kernel.kernel, X)
+        return matmul(matmul(cross.T, weights), kernel.B)
+
+    def _predict(self, X, covariance):
+        data, kernel = self.process, self.process.prior.kernel
+        mean = data.prior.mean_of(X, data.num_outputs) + self._linear(X, self.alpha)
+        C = matmul(self.U.T, cross_covariance(as_variables(data.X), kernel.kernel, X))
+        Q = matmul(kernel.B * self.scale, self.V)
+        e = self.a[:, None] * self.b + 1.0
+        if covariance in ("diag", "inputs"):
+            H = matmul(1.0 / e, (Q**2).T)  # [N, P]
+            sums = {"diag": "in,in,ip->np", "inputs": "in,im,ip->pnm"}
+        else:
+            H = jnp.einsum("pj,qj,ij->ipq", Q, Q, 1.0 / e, precision="highest")
+            sums = {"outputs": "in,in,ipq->npq", "full": "in,im,ipq->npmq"}
+        own = data.prior.covariance(X, data.num_outputs, covariance)
+        return Gaussian(mean, own - jnp.einsum(sums[covariance], C, C, H, precision="highest"), covariance)
+
+
 def _run(function, process: Conditioned):
     """A compiled function of the process, with an error that names the matrix where its factorisation failed."""
-    process = cast(process, process.X.dtype)
+    process = cast(process, process.Y.dtype)
     with quiet_blas():
         result = jax.block_until_ready(function(process))
     _check_finite(process, jax.tree.leaves(result)[-1])
@@ -172,23 +344,34 @@ def _check_finite(process: Conditioned, values: Array) -> None:
 
 
 @eqx.filter_jit
-def _factorise(process: Conditioned) -> CachedConditioned:
+def _factorise(process: Conditioned) -> "CachedConditioned | CachedKronecker":
     return process._factorised()
 
 
 @eqx.filter_jit
 def _log_marginal_likelihood(process: Conditioned) -> Array:
-    K, residual = process._covariance(), process._residual()
-    if len(K) == 1:
+    residual = process._residual()
+    if process._comes_apart:
+        A, B, scale = process._apart()
+        return kronecker_log_density(A, B, residual * scale) + len(residual) * jnp.sum(jnp.log(scale))
+    K = process._covariance()
+    if len(K) == 1 and not process._is_joint:
         log_density = zero_mean_log_density(K[0], residual)
     else:
-        log_density = jnp.sum(jax.vmap(zero_mean_log_density)(K, residual.T[..., None]))
+        log_density = jnp.sum(jax.vmap(zero_mean_log_density)(K, process._in_systems(residual)[..., None]))
     missing = residual.size - jnp.sum(process._observed())
     return log_density + 0.5 * jnp.log(2.0 * jnp.pi) * missing
 
 
 @eqx.filter_jit
 def _leave_one_out(process: Conditioned) -> Gaussian:
-    cached = process._factorised()
-    variance = jnp.broadcast_to(1.0 / jnp.sum(cached.W**2, axis=1).T, process.Y.shape)
-    return Gaussian(process.Y - variance * cached.alpha, variance)
+    # By the whole matrix also where it comes apart: derivatives of eigenvectors do not survive repeated eigenvalues.
+    W = inverse_factor(process._covariance(), always=False)
+    cached = CachedConditioned(process, W, process.Y)
+    alpha = cached._solve(process._residual())
+    inverse_diagonal = jnp.sum(W**2, axis=1)
+    if process._is_joint:
+        variance = process._from_systems(1.0 / inverse_diagonal)
+    else:
+        variance = jnp.broadcast_to((1.0 / inverse_diagonal).T, process.Y.shape)
+    return Gaussian(process.Y - variance * alpha, variance)

@@ -1,47 +1,90 @@
 """The Gaussian process prior: a mean function and a kernel."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.kernels.base import Kernel
-from mercer.layouts import Layout, independent_outputs
+from mercer.covariances.functionals import dtype_of, is_functional, prior_matrix, prior_variance
+from mercer.kernels import Draw, Independent, Kernel, LatentKernel, MultioutputKernel
+from mercer.layouts import Layout, independent_outputs, mixed_outputs
 from mercer.means import Mean, Zero
-from mercer.processes.base import Function, Process
+from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
+from mercer.processes.latents import mixing
 
 
 class GP(Process):
-    """f ~ GP(mean, kernel). Where the mean has P outputs, each output has the kernel, independently of the others."""
+    """f ~ GP(mean, kernel).
 
-    kernel: Kernel
+    A multioutput kernel says how many outputs there are and how they covary. With a kernel of one output there are as many
+    as the mean (or the data) have, each with the kernel and independent of the others.
+    """
+
+    kernel: Kernel | MultioutputKernel
     mean: Mean
 
-    def __init__(self, kernel: Kernel, mean: Mean | None = None):
-        if not isinstance(kernel, Kernel):
+    def __init__(self, kernel: Kernel | MultioutputKernel, mean: Mean | None = None):
+        if not isinstance(kernel, Kernel | MultioutputKernel):
             raise ValueError(f"kernel expects a mercer kernel, got {type(kernel).__name__}")
         mean = Zero() if mean is None else mean
         if not isinstance(mean, Mean):
             raise ValueError(f"mean expects a mercer mean function, got {type(mean).__name__}")
         self.kernel, self.mean = kernel, mean
 
-    def _predict(self, X, covariance):
-        mean = self.mean(X)
-        return Gaussian(mean, self.covariance(X, mean.shape[1], covariance), covariance)
+    @property
+    def num_outputs(self):
+        return self.kernel.num_outputs if isinstance(self.kernel, MultioutputKernel) else None
 
-    def mean_of(self, X: Float[Array, "N D"], num_outputs: int) -> Float[Array, "N P"]:
+    @property
+    def joint_layout(self):
+        return "inputs" if isinstance(self.kernel, Kernel | Independent) else "full"
+
+    def latents(self) -> "GP":
+        """The latent functions of a multioutput kernel, a process of L independent outputs."""
+        if not isinstance(self.kernel, LatentKernel):
+            raise ValueError(f"{type(self.kernel).__name__} is not made of latent functions")
+        return GP(self.kernel.latent)
+
+    def _predict(self, X, covariance):
+        mean = self._mean(X)
+        num_outputs = self.num_outputs or mean.shape[1]
+        mean = jnp.broadcast_to(self.mean_of(X, num_outputs), (len(X), num_outputs))
+        return Gaussian(mean, self.covariance(X, num_outputs, covariance), covariance)
+
+    def _mean(self, X: Any) -> Float[Array, "N P"]:
+        if not is_functional(X):
+            return self.mean(X)
+        return jnp.zeros((len(X), 1), dtype_of(X)) if isinstance(self.mean, Zero) else X.of_function(self.mean)
+
+    def mean_of(self, X: Any, num_outputs: int) -> Float[Array, "N P"]:
         """The prior mean at X for a process of `num_outputs` outputs, [N, 1] where they share it."""
-        mean = self.mean(X)
+        mean = self._mean(X)
         if mean.shape[1] not in (1, num_outputs):
             raise ValueError(f"the mean function has {mean.shape[1]} outputs, the process has {num_outputs}")
         return mean
 
-    def covariance(self, X: Float[Array, "N D"], num_outputs: int, covariance: Layout) -> Array:
-        """The prior covariance of `num_outputs` independent outputs at X, in a layout."""
+    def covariance(self, X: Any, num_outputs: int, covariance: Layout) -> Array:
+        """The prior covariance at X, in a layout; with a kernel of one output, that of `num_outputs` independent ones."""
+        if isinstance(self.kernel, MultioutputKernel):
+            return self._multioutput_covariance(X, covariance)
         if covariance in ("diag", "outputs"):
-            values = jnp.broadcast_to(self.kernel.diag(X)[:, None], (len(X), num_outputs))
+            values = jnp.broadcast_to(prior_variance(self.kernel, X)[:, None], (len(X), num_outputs))
         else:
-            values = jnp.broadcast_to(self.kernel(X), (num_outputs, len(X), len(X)))
+            values = jnp.broadcast_to(prior_matrix(self.kernel, X), (num_outputs, len(X), len(X)))
         return independent_outputs(values, covariance)
+
+    def _multioutput_covariance(self, X, covariance):
+        if not is_functional(X):
+            return self.kernel(X, covariance=covariance)
+        W, latent, X = mixing(self.kernel, X)
+        if covariance in ("diag", "outputs"):
+            values = jnp.stack([prior_variance(kernel, X) for kernel in latent.parts], axis=1)
+            values = jnp.broadcast_to(values, (len(X), latent.num_outputs))
+        else:
+            values = jnp.stack([prior_matrix(kernel, X) for kernel in latent.parts])
+            values = jnp.broadcast_to(values, (latent.num_outputs, len(X), len(X)))
+        return independent_outputs(values, covariance) if W is None else mixed_outputs(W, values, covariance)
 
     def _sample_function(self, key, num_features):
         def draw(X):
@@ -50,6 +93,8 @@ class GP(Process):
 
         return draw
 
-    def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Function:
+    def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Draw:
         """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
+        if isinstance(self.kernel, MultioutputKernel):
+            return self.kernel.draw(key, num_features)
         return self.kernel.draw(key, num_features, num_outputs)

@@ -122,6 +122,8 @@ def _check_arguments(objective, optimiser, batch_size, every, restarts, batch):
         return
     if not 1 <= batch_size <= batch.num_data:
         raise ValueError(f"batch_size must be between 1 and the number of data, {batch.num_data}, got {batch_size}")
+    if batch_size < batch.num_data and batch.inputs is None:
+        raise ValueError(f"{type(batch.X).__name__} are observed together, not in minibatches: leave batch_size out")
     if batch_size < batch.num_data and not objective.minibatched:
         raise ValueError(f"{type(objective).__name__} is not a mean over data: leave batch_size out")
     if batch_size < batch.num_data and _searches_lines(optimiser):
@@ -213,7 +215,7 @@ class Run:
         self.seed = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
         self.minibatches = Minibatches(batch.num_data, batch_size, tuple(self.seed)) if minibatches else None
         self._numbers, form = eqx.partition(objective, eqx.is_array)
-        self._init, self._loop = _compiled(form, self.stepper, every, restarts, batch.X.shape)
+        self._init, self._loop = _compiled(form, self.stepper, every, restarts, _shapes(batch))
 
     def start(self) -> _State:
         """The state before the first step."""
@@ -248,7 +250,7 @@ class Run:
 
     def train(self, steps, callbacks, checkpoint, progress):
         state = self.start()
-        history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.batch.X.dtype)
+        history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.batch.Y.dtype)
         if checkpoint is not None:
             identity = self._identity()
             if checkpoint.exists():
@@ -294,14 +296,13 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a checkpoint to belong to this run."""
-        X, Y = np.asarray(self.batch.X), np.asarray(self.batch.Y)
-        arrays = (X, Y) if self.batch.weights is None else (X, Y, np.asarray(self.batch.weights))
+        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.batch)]
         ends = [np.ascontiguousarray(part).tobytes() for array in arrays for part in (array[:1000], array[-1000:])]
         classes = eqx.tree_pformat(self.params)  # the classes, and which of their fields move
         return {
             "model": hashlib.blake2b(classes.encode(), digest_size=8).hexdigest(),
             "objective": type(self.objective).__name__,
-            "data": f"{X.shape} {Y.shape} {X.dtype} {hashlib.blake2b(b''.join(ends), digest_size=8).hexdigest()}",
+            "data": f"{_shapes(self.batch)} {self.batch.Y.dtype} {hashlib.blake2b(b''.join(ends), digest_size=8).hexdigest()}",
             "batch_size": None if self.minibatches is None else self.minibatches.size,
             "key": self.seed,
             "restarts": self.restarts,
@@ -310,11 +311,15 @@ class Run:
 
 @functools.lru_cache(maxsize=16)
 def _compiled(
-    form: Objective, stepper: GradientStepper | NaturalStepper, every: int, restarts: int, shape: tuple[int, ...]
+    form: Objective,
+    stepper: GradientStepper | NaturalStepper,
+    every: int,
+    restarts: int,
+    shapes: tuple[tuple[int, ...], ...],
 ):
     """The compiled start of an optimiser and loop over steps, for an objective given without its numbers.
 
-    A cache of few entries, as each keeps what XLA made of it; `shape`, of the data, is there to tell entries apart.
+    A cache of few entries, as each keeps what XLA made of it; `shapes`, of the data, are there to tell entries apart.
     """
 
     def over_restarts(function):
@@ -350,7 +355,7 @@ def _compiled(
             state = _State(params, optimiser, state.step + 1)
             return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
 
-        losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, batch.X.dtype)
+        losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, batch.Y.dtype)
         done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
         return done, state, losses
 
@@ -364,6 +369,10 @@ def _compiled(
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), over_restarts(stepper.init)(params))
 
     return jax.jit(init), loop
+
+
+def _shapes(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
 def _movable(model, frozen, optimiser):

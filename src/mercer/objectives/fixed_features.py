@@ -1,0 +1,130 @@
+"""Sums over data for inducing variables whose covariance with the function, Kuf, has no parameters.
+
+Variational Fourier features are of this kind (Hensman, Durrande and Solin, 2017). The collapsed bound sees the data through
+Kuf Kfu, Kuf y, the sum of y^2 and the number of data only, none of which changes while the kernel is learned: one pass over
+the data, in blocks, and every step after it costs the same for any number of them.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mercer.covariances import Kuf, Kuu
+from mercer.inducing import InducingVariables
+from mercer.kernels import Independent, Kernel
+from mercer.linalg import matmul, quiet_blas, weighted_gram
+from mercer.model import Model
+from mercer.objectives.base import Batch
+from mercer.parameters import constant
+from mercer.processes import Sparse
+from mercer.processes.latents import for_each, mixing
+
+_BLOCK = 8192  # rows at a time
+
+
+class SummedBatch(Batch):
+    """A data set of which only sums are kept. X is its first input, at which the (constant) prior variance is taken."""
+
+    gram: Float[Array, "G M M"] = constant()  # Kuf Kfu, of each latent function or of all
+    products: Float[Array, "G M P"] = constant()  # Kuf Y
+    squares: Float[Array, " P"] = constant()  # sum of y^2
+
+    def __init__(self, X: Array, num_data: int, gram: Array, products: Array, squares: Array):
+        super().__init__(X, jnp.zeros((1, len(squares)), squares.dtype), num_data, complete=True)
+        self.gram, self.products, self.squares = gram, products, squares
+
+
+def summed(model: Model, batch: Batch) -> SummedBatch:
+    """The sums over a batch, in one pass."""
+    pairs = model.posterior._pairs()
+    if all(part is pairs[0][0] for part, _ in pairs):
+        pairs = pairs[:1]  # Kuf has no parameters: one for all kernels
+    with quiet_blas():
+        sums = [_sums(part, kernel, np.asarray(batch.X), np.asarray(batch.Y)) for part, kernel in pairs]
+    gram, products = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
+    return SummedBatch(batch.X[:1], batch.num_data, gram, products, jnp.sum(batch.Y**2, axis=0))
+
+
+def _sums(inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> tuple[Array, Array]:
+    M = eqx.filter_eval_shape(Kuu, inducing, kernel).size
+    Kuf(inducing, kernel, jnp.asarray(np.stack([X.min(0), X.max(0)])))  # where X is checked
+    sums = jnp.zeros((M, M), X.dtype), jnp.zeros((M, Y.shape[1]), X.dtype)
+    for start in range(0, len(X), _BLOCK):
+        sums = _add(inducing, kernel, sums, X[start : start + _BLOCK], Y[start : start + _BLOCK])
+    return jax.block_until_ready(sums)
+
+
+@eqx.filter_jit
+def _add(inducing, kernel, sums, X, Y):
+    cross = Kuf(inducing, kernel, X)
+    return sums[0] + weighted_gram(cross, jnp.ones(len(X), X.dtype)), sums[1] + matmul(cross, Y)
+
+
+class SummedTerms(NamedTuple):
+    """What the collapsed bound is made of, from sums."""
+
+    B: Float[Array, "S m m"]
+    b: Float[Array, "S m"]
+    fit: Float[Array, ""]
+    lost: Float[Array, ""]
+
+
+def summed_terms(model: Model, batch: SummedBatch) -> SummedTerms:
+    """B and b of the best q(v), the fit at the prior mean, and what the inducing variables lose."""
+    posterior, kernel = model.posterior, model.posterior.prior.kernel
+    P, N = len(batch.squares), batch.num_data
+    noise = jnp.broadcast_to(model.likelihood.variance, (P,)).astype(batch.Y.dtype)
+    fit = -0.5 * jnp.sum(N * jnp.log(2.0 * jnp.pi * noise) + batch.squares / noise)
+    if posterior._is_single or isinstance(kernel, Independent):
+        B, b, lost = _independent_terms(posterior, batch, noise)
+    else:
+        B, b, lost = _mixed_terms(posterior, batch, noise)
+    return SummedTerms(B, b, fit, lost)
+
+
+def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
+    pairs, P = posterior._pairs(), len(noise)
+    gram = jnp.broadcast_to(batch.gram, (len(pairs), *batch.gram.shape[1:]))
+
+    def of_pair(pair, gram):
+        """R^-1 Kuf Kfu R^-T, and the variance of the prior."""
+        operator = Kuu(*pair)
+        return operator.whiten(operator.whiten(gram).T), pair[1].diag(batch.X)[0]
+
+    whitened, variance = for_each(of_pair, pairs, gram)
+    slack = batch.num_data * variance - jnp.trace(whitened, axis1=1, axis2=2)
+    products = jnp.broadcast_to(batch.products, (len(pairs), *batch.products.shape[1:]))
+    if len(pairs) == 1:
+        b = Kuu(*pairs[0]).whiten(products[0]).T
+    else:
+        own = products[jnp.arange(P), :, jnp.arange(P)]
+        b = for_each(lambda pair, column: Kuu(*pair).whiten(column[:, None])[:, 0], pairs, own)
+    identity = jnp.eye(whitened.shape[-1], dtype=whitened.dtype)
+    B = identity + whitened / noise[:, None, None]
+    lost = 0.5 * jnp.sum(jnp.maximum(slack, 0.0) / noise)
+    return B, b / noise[:, None], lost
+
+
+def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
+    """One system: B_lk = I + R_l^-1 Kuf Kfu R_k^-T (W^T W)_lk and b_l = R_l^-1 Kuf Y w_l, with W scaled by the noise."""
+    W, latent, _ = mixing(posterior.prior.kernel, batch.X)
+    L, pairs = latent.num_outputs, posterior._pairs()
+    weights = W[0] / jnp.sqrt(noise)[:, None]
+    M = batch.gram.shape[1]
+    pairs = pairs * (L // len(pairs))
+    inverse_roots = for_each(lambda pair: Kuu(*pair).whiten(jnp.eye(M, dtype=batch.gram.dtype)), pairs)
+    flat = inverse_roots.reshape(L * M, M)
+    whitened = matmul(matmul(flat, batch.gram[0]), flat.T).reshape(L, M, L, M)
+    coupling = matmul(weights.T, weights)
+    B = jnp.eye(L * M, dtype=flat.dtype) + (whitened * coupling[:, None, :, None]).reshape(L * M, L * M)
+    b = jnp.einsum(
+        "lmk,kp,pl->lm", inverse_roots, batch.products[0], weights / jnp.sqrt(noise)[:, None], precision="highest"
+    )
+    variances = jnp.stack([kernel.diag(batch.X)[0] for _, kernel in pairs])
+    traces = jnp.einsum("lmlm->l", whitened)
+    slack = jnp.maximum(batch.num_data * variances - traces, 0.0)
+    return B[None], b.reshape(1, L * M), 0.5 * jnp.sum(slack * jnp.diagonal(coupling))
