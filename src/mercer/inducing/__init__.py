@@ -1,7 +1,17 @@
 """Inducing variables, and where to put inducing points."""
 
 from mercer.inducing.base import InducingVariables
+from mercer.inducing.patches import Patches, random_patches
 from mercer.inducing.points import Points
 from mercer.inducing.selection import greedy_indices, greedy_variance, kmeans, random_subset
 
-__all__ = ["InducingVariables", "Points", "greedy_indices", "greedy_variance", "kmeans", "random_subset"]
+__all__ = [
+    "InducingVariables",
+    "Points",
+    "Patches",
+    "greedy_indices",
+    "greedy_variance",
+    "kmeans",
+    "random_subset",
+    "random_patches",
+]

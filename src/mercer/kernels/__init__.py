@@ -4,6 +4,7 @@ from mercer.kernels.additive import Additive
 from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
+from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.multioutput import (
     Coregionalisation,
     Independent,
@@ -52,4 +53,6 @@ __all__ = [
     "LinearCoregionalisation",
     "IntrinsicCoregionalisation",
     "OutputIndexed",
+    "Convolutional",
+    "ImageToImage",
 ]
