@@ -35,8 +35,8 @@ def model_of(arguments, X):
     """The model before training.
 
     Images share most of what their patches look like, so that the means of responses differ by little: with a patch function of
-    variance 1, by 0.17 between two digits (one standard deviation; for lengthscales from 0.5 to 1.5). A variance of 200
-    makes it 2.4, a good start for the latent functions of classes.
+    variance 1, by 0.17 between two digits (one standard deviation; for lengthscales from 0.5 to 1.5). A variance of 800
+    makes it 5, a good start for the latent functions of classes.
     """
     import mercer as mc
 
@@ -78,7 +78,7 @@ def main() -> None:
         "--rate", type=float, default=0.01, help="the learning rate at the start; a hundredth of it at the end"
     )
     parser.add_argument("--lengthscale", type=float, default=1.5)
-    parser.add_argument("--variance", type=float, default=200.0, help="of the patch function")
+    parser.add_argument("--variance", type=float, default=800.0, help="of the patch function")
     parser.add_argument("--test", type=int, default=10_000, help="how many test images to score")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")

@@ -102,7 +102,7 @@ def test_values_are_those_of_the_base_at_all_pairs_of_patches(name):
     close(np.einsum("p,npmq,q->nm", weights, every["full"], weights), matrix)
 
 
-@pytest.mark.parametrize("name", ["sum", "weights", "weighted mean"])
+@pytest.mark.parametrize("name", ["weights", "weighted mean"])
 def test_covariances_with_patches_are_those_of_images_of_one_patch(name):
     """An image of one patch is that patch, and the convolutional kernel on it is the base."""
     kernel, outputs = convolutional(name), image_to_image(name)
@@ -137,7 +137,7 @@ def all_values(kernel, Z, X):
 
 def test_blocks_change_neither_values_nor_derivatives(monkeypatch):
     kernel = convolutional("weighted mean")
-    X, Z = some_images(kernel), RNG.uniform(size=(3, kernel.patch_dim))
+    X, Z = some_images(kernel), RNG.uniform(size=(20, kernel.patch_dim))
 
     def with_derivative(size):
         monkeypatch.setattr(images, "_BYTES_ON_CPU", size)
@@ -150,14 +150,12 @@ def test_blocks_change_neither_values_nor_derivatives(monkeypatch):
 
         return compiled(kernel, Z, X)
 
-    expected = with_derivative(2**30)
-    check = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
-    # one image at a time, and blocks of two, which do not divide five
-    for size in (1, 4 * 8 * kernel.num_patches**2):
-        jax.tree.map(check, with_derivative(size), expected)
+    # room for two by two images, or with 20 patches for two: five make blocks that are not full
+    in_blocks, at_once = with_derivative(4 * 8 * kernel.num_patches**2), with_derivative(2**30)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), in_blocks, at_once)
 
 
-@pytest.mark.parametrize("name", ["sum", "weighted mean", "channels"])
+@pytest.mark.parametrize("name", ["weighted mean", "channels"])
 def test_derivative_of_the_diagonal_is_that_of_the_matrix(name):
     """The diagonal takes its derivative on the way forward, the matrix does not."""
     kernel = convolutional(name)
@@ -194,7 +192,7 @@ def test_several_models_at_once(tiny_blocks):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-10), slopes, second)
 
 
-@pytest.mark.parametrize("name", ["mean", "weights"])
+@pytest.mark.parametrize("name", ["weights"])
 def test_draws_have_the_covariance_of_the_kernel(name):
     """2000 draws: standard errors are at most sqrt(2 / 2000) = 3.2 % of a variance, and five of them are allowed."""
     kernel, outputs = convolutional(name), image_to_image(name)
@@ -220,10 +218,10 @@ def test_draws_have_the_covariance_of_the_kernel(name):
 def test_features_are_sums_over_patches():
     kernel = convolutional("weighted mean")
     X = some_images(kernel, 3)
-    phi = jax.jit(kernel.features(KEY, 40_000))(
+    phi = jax.jit(kernel.features(KEY, 10_000))(
         X
-    )  # whose products have a relative standard error of about 1 / sqrt(40000)
-    np.testing.assert_allclose(phi @ phi.T, kernel(X), atol=0.03 * float(kernel.diag(X).max()))
+    )  # whose products have a relative standard error of about 1 / sqrt(10000)
+    np.testing.assert_allclose(phi @ phi.T, kernel(X), atol=0.06 * float(kernel.diag(X).max()))
 
 
 def test_sparse_posterior_of_patches():

@@ -9,7 +9,7 @@ derivatives, so that memory is bounded whatever the number of images.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -23,19 +23,19 @@ from mercer.kernels.base import Draw, Kernel
 from mercer.kernels.multioutput import MultioutputKernel
 from mercer.kernels.stationary import Stationary, squared_distance
 from mercer.linalg.products import block_edges, matmul, on_cpu
-from mercer.parameters import Module, param, real
+from mercer.parameters import param, real
 
 # How many bytes the values of a block may take: on the CPU they stay in cache, on a GPU they keep it busy (measured).
 _BYTES_ON_CPU, _BYTES_ON_GPU = 2**22, 2**29
 _GROUPS = 4  # of patches, of which pairs are taken once; more skip little more, and make small products
 
 
-class _OnPatches(Module):
-    """A kernel made of one on the patches of images."""
+class _OnPatches:
+    """What kernels made of one on the patches of images have in common."""
 
-    base: eqx.AbstractVar[Kernel]
-    image_shape: eqx.AbstractVar[tuple[int, int, int]]
-    patch_shape: eqx.AbstractVar[tuple[int, int]]
+    base: Kernel
+    image_shape: tuple[int, int, int]  # (H, W, C)
+    patch_shape: tuple[int, int]  # (h, w)
 
     @property
     def num_patches(self) -> int:
@@ -59,7 +59,8 @@ class _OnPatches(Module):
         pixels = [images[:, i : i + rows, j : j + columns] for i in range(h) for j in range(w)]
         return jnp.stack(pixels, axis=3).reshape(-1, self.num_patches, self.patch_dim)
 
-    def flat_patches(self, X):
+    def flat_patches(self, X: Float[Array, "N D"]) -> Float[Array, "NP E"]:
+        """The patches of all images in one column."""
         return self._patches(X).reshape(-1, self.patch_dim)
 
     def _check_images(self, X):
@@ -100,7 +101,7 @@ class Convolutional(_OnPatches, Kernel):
             )
         self.reduce, self.weights = reduce, weights
 
-    def patch_weights(self, dtype) -> Float[Array, " P"]:
+    def patch_weights(self, dtype: Any) -> Float[Array, " P"]:
         """What the responses are multiplied by before they are added."""
         weights = jnp.ones(self.num_patches, dtype) if self.weights is None else self.weights.astype(dtype)
         return weights / self.num_patches if self.reduce == "mean" else weights
@@ -235,7 +236,7 @@ def base_values(base: Kernel, A: Float[Array, "N E"], B: Float[Array, "N2 E"] | 
     return base.of_squared_distance(r2 * base.lengthscale**-2)
 
 
-def block_size(values: int, dtype, num: int, axes: int = 1) -> int:
+def block_size(values: int, dtype: Any, num: int, axes: int = 1) -> int:
     """How many of `num` images are worked on at a time where each takes so many values (with two axes: each pair)."""
     most = (_BYTES_ON_CPU if on_cpu() else _BYTES_ON_GPU) / (values * jnp.dtype(dtype).itemsize)
     size = max(1, int(most ** (1 / axes)))
