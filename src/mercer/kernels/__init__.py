@@ -5,6 +5,7 @@ from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, S
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
+from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.multioutput import (
     Coregionalisation,
     Independent,
@@ -54,4 +55,6 @@ __all__ = [
     "IntrinsicCoregionalisation",
     "ConvolutionProcess",
     "OutputIndexed",
+    "Convolutional",
+    "ImageToImage",
 ]

@@ -59,7 +59,7 @@ class Kernel(Module):
         """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
         key_features, key_weights = jax.random.split(key)
         maps = [self.features(k, num_features) for k in jax.random.split(key_features, num_outputs)]
-        weights = jax.random.normal(key_weights, (num_outputs, num_features))
+        weights = list(jax.random.normal(key_weights, (num_outputs, num_features)))
 
         def function(X):
             columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(maps, weights, strict=True)]
