@@ -88,6 +88,13 @@ REPORT = Report("table.csv", 12, "exact", ("a note",), 1.5, "0.1.0", EVALUATION,
 NUMBERS = tabular.Columns.describe(TABLE, exclude=["y", "text", "date"])
 TABLE_MODEL = TableModel(NUMBERS, tabular.detect(TABLE.column("number")), REGRESSION, REPORT)
 OPERATORS = [mc.linalg.Dense(jnp.eye(2)), mc.linalg.Diagonal(jnp.ones(3))]
+INDUCING = [
+    mc.inducing.Points(X),
+    mc.inducing.Derivative(X, 0),
+    mc.inducing.Integral([[0.0], [1.0]], [[0.5], [3.0]]),
+    mc.inducing.Multiscale(X, 0.3),
+    mc.inducing.FourierFeatures(-1.0, [4.0, 5.0], (3, 2), terms=[(0,), (1, 0)]),
+]
 VALUES = [
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
@@ -97,7 +104,8 @@ VALUES = [
     *MODELS.values(),
     *(model.posterior for model in MODELS.values()),
     MODELS["exact"].posterior.predict(X, "inputs"),
-    mc.inducing.Points(X),
+    *INDUCING,
+    mc.inducing.Mixed(INDUCING),
     mc.means.Zero(),
     mc.means.Constant([0.5, -0.1]),
     mc.means.Linear(np.ones((1, 2)), 0.3),

@@ -20,6 +20,9 @@ class InducingVariables(Module):
     # Whether `of_function` is exact for any smooth function, because the variables depend on it near some points only.
     pointwise: ClassVar[bool] = False
 
+    # Whether `Kuf` depends on no parameter, neither of the variables nor of the kernel, so that it can be computed once.
+    fixed: ClassVar[bool] = False
+
     @property
     @abc.abstractmethod
     def num(self) -> int:
