@@ -14,6 +14,7 @@ import itertools
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from mercer import validation
@@ -121,8 +122,11 @@ def _check_inside(inducing: FourierFeatures, lowest: Array, highest: Array, name
         )
     if not all(map(is_concrete, (lowest, highest, inducing.lower, inducing.upper))) or not len(lowest):
         return
-    for d in range(inducing.dimension):
-        found, box = (lowest[:, d].min(), highest[:, d].max()), (inducing.lower[d], inducing.upper[d])
+    lowest, highest = np.asarray(lowest).min(axis=0), np.asarray(highest).max(axis=0)
+    lower, upper = np.asarray(inducing.lower, lowest.dtype), np.asarray(inducing.upper, highest.dtype)
+    for d, (found, box) in enumerate(
+        zip(zip(lowest, highest, strict=True), zip(lower, upper, strict=True), strict=True)
+    ):
         if found[0] < box[0] or found[1] > box[1]:
             raise ValueError(
                 f"FourierFeatures: {name} must lie in the box [{box[0]:.6g}, {box[1]:.6g}] of column {d}, and well inside it "

@@ -31,9 +31,8 @@ def _unit_rule(num: int) -> list[tuple[float, float]]:
     return list(zip((0.5 * (nodes + 1.0)).tolist(), (0.5 * weights).tolist(), strict=True))
 
 
-# A box is short below these lengths, in units of l or 1 / lambda, and then so few nodes integrate to rounding.
-_SHORT, _SHORT_RULE = 0.25, _unit_rule(5)
-_SMALL, _SMALL_RULE = 1.0, _unit_rule(9)
+# A box is short below this length, in units of l or 1 / lambda, and then so few nodes integrate to rounding.
+_SHORT, _RULE = 0.25, _unit_rule(5)
 
 
 @Kuu.dispatch
@@ -97,8 +96,8 @@ def _(inducing: Integral, kernel: Matern12 | Matern32 | Matern52, X) -> Array:
 def _(first: Integral, kernel: Matern12 | Matern32 | Matern52, second: Integral) -> Array:
     kernel = cast(kernel, jnp.result_type(first.lower, second.lower))
     rate = _rate(kernel, first)
-    a, b, c, d = rate * first.lower, rate * first.upper, rate * second.lower.T, rate * second.upper.T
-    return kernel.variance / rate**2 * _matern_over_boxes(_POLYNOMIALS[type(kernel)], a, b, c, d)
+    ends = first.lower, first.upper, second.lower.T, second.upper.T
+    return kernel.variance / rate**2 * _matern_over_boxes(_POLYNOMIALS[type(kernel)], rate, *ends)
 
 
 def _rate(kernel: _Matern, inducing: Integral) -> Float[Array, ""]:
@@ -115,7 +114,7 @@ def _rate(kernel: _Matern, inducing: Integral) -> Float[Array, ""]:
 def _rbf_at_point(a: Array, b: Array, x: Array, l: Array) -> Array:
     """∫_a^b exp(-(t - x)^2 / (2 l^2)) dt."""
     width, start, stop = (b - a) / l, (a - x) / l, (b - x) / l
-    few = width * sum(w * jnp.exp(-0.5 * (start + width * node) ** 2) for node, w in _SHORT_RULE)
+    few = width * sum(w * jnp.exp(-0.5 * (start + width * node) ** 2) for node, w in _RULE)
     # mirrored so that most of the box is to the right of x; there erfc keeps the digits that erf loses near 1
     mirror = start + stop < 0.0
     p, q = jnp.where(mirror, -stop, start) / math.sqrt(2.0), jnp.where(mirror, -start, stop) / math.sqrt(2.0)
@@ -130,7 +129,8 @@ def _rbf_over_boxes(a: Array, b: Array, c: Array, d: Array, l: Array) -> Array:
     """
     swap = b - a < d - c
     (a, c), (b, d) = (_swapped(swap, *ends) for ends in ((a, c), (b, d)))
-    few = (d - c) * sum(w * _rbf_at_point(a, b, c + (d - c) * node, l) for node, w in _SHORT_RULE)
+    nodes, weights = (jnp.asarray(part, c.dtype)[:, None, None] for part in zip(*_RULE, strict=True))
+    few = (d - c) * jnp.sum(weights * _rbf_at_point(a, b, c + (d - c) * nodes, l), axis=0)
     overlap = jnp.maximum(jnp.minimum(b, d) - jnp.maximum(a, c), 0.0) / l
     g = _decaying
     closed = math.sqrt(2.0 * math.pi) * overlap + g((b - c) / l) + g((a - d) / l) - g((b - d) / l) - g((a - c) / l)
@@ -147,14 +147,10 @@ def _decaying(u: Array) -> Array:
 
 
 def _gammas(h: Array, num: int) -> list[Array]:
-    """∫_0^h t^i exp(-t) dt for i = 0 ... num - 1."""
-    small = jnp.minimum(h, _SMALL)
-    found, tail = [], jnp.ones_like(h)
-    for i in range(num):
-        few = small ** (i + 1) * sum(w * node**i * jnp.exp(-small * node) for node, w in _SMALL_RULE)
-        closed = math.factorial(i) * (1.0 - jnp.exp(-h) * tail)
-        found.append(jnp.where(h < _SMALL, few, closed))
-        tail = tail + h ** (i + 1) / math.factorial(i + 1)
+    """∫_0^h t^i exp(-t) dt for i = 0 ... num - 1, each to the rounding of the first."""
+    decay, found = jnp.exp(-h), [-jnp.expm1(-h)]
+    for i in range(1, num):
+        found.append(i * found[-1] - h**i * decay)
     return found
 
 
@@ -177,23 +173,23 @@ def _between(polynomial: tuple[float, ...], gap: Array, first: list, second: lis
 
 def _with_itself(polynomial: tuple[float, ...], h: Array) -> Array:
     """∫_0^h ∫_0^h P(|s - t|) exp(-|s - t|) ds dt = 2 ∫_0^h (h - v) P(v) exp(-v) dv."""
-    small, gammas = jnp.minimum(h, _SMALL), _gammas(h, len(polynomial) + 1)
-    few = small**2 * sum(
-        w * (1.0 - node) * jnp.exp(-small * node) * sum(p * (small * node) ** i for i, p in enumerate(polynomial))
-        for node, w in _SMALL_RULE
+    gammas = _gammas(h, len(polynomial) + 1)
+    few = h**2 * sum(
+        w * (1.0 - node) * jnp.exp(-h * node) * sum(p * (h * node) ** i for i, p in enumerate(polynomial))
+        for node, w in _RULE
     )
     closed = sum(p * (h * gammas[i] - gammas[i + 1]) for i, p in enumerate(polynomial))
-    return 2.0 * jnp.where(h < _SMALL, few, closed)
+    return 2.0 * jnp.where(h < _SHORT, few, closed)
 
 
-def _matern_over_boxes(polynomial: tuple[float, ...], a: Array, b: Array, c: Array, d: Array) -> Array:
-    """∫_a^b ∫_c^d P(|s - t|) exp(-|s - t|) ds dt, in pieces without the kink at s = t.
+def _matern_over_boxes(polynomial: tuple[float, ...], rate: Array, a: Array, b: Array, c: Array, d: Array) -> Array:
+    """∫_a^b ∫_c^d P(rate |s - t|) exp(-rate |s - t|) ds dt rate^2, in pieces without the kink at s = t.
 
     Of two boxes that meet, the part that both cover lies between a part to the left and one to the right, each of one of them.
     """
     middle = jnp.minimum(b, d) - jnp.maximum(a, c)
-    gap, overlap = jnp.maximum(-middle, 0.0), jnp.maximum(middle, 0.0)
-    left, right = jnp.abs(a - c), jnp.abs(b - d)
+    gap, overlap = rate * jnp.maximum(-middle, 0.0), rate * jnp.maximum(middle, 0.0)
+    left, right = rate * jnp.abs(a - c), rate * jnp.abs(b - d)
     nested = (a - c) * (b - d) <= 0.0
     num = len(polynomial)
     of_left, of_overlap, of_right = (_gammas(h, num) for h in (left, overlap, right))
@@ -203,4 +199,6 @@ def _matern_over_boxes(polynomial: tuple[float, ...], a: Array, b: Array, c: Arr
         + _between(polynomial, jnp.zeros_like(gap), of_overlap, of_right)
         + jnp.where(nested, 0.0, _between(polynomial, overlap, of_left, of_right))
     )
-    return jnp.where(middle > 0.0, met, _between(polynomial, gap, _gammas(b - a, num), _gammas(d - c, num)))
+    return jnp.where(
+        middle > 0.0, met, _between(polynomial, gap, _gammas(rate * (b - a), num), _gammas(rate * (d - c), num))
+    )

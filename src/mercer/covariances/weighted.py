@@ -95,16 +95,15 @@ def _combined(kernel: Kernel, inducing: Weighted, mass: Array, covariance: Calla
     if isinstance(kernel, Scaled):
         value = covariance(kernel.kernel)
         return kernel.scale.astype(value.dtype) * value
-    values = [covariance(part) for part in kernel.kernels]
     if isinstance(kernel, Sum):
-        return functools.reduce(operator.add, values)
+        return functools.reduce(operator.add, map(covariance, kernel.kernels))
     seen = [_columns(part, inducing.dimension) for part in kernel.kernels]
     if sum(map(len, seen)) > len(set().union(*seen)):
         raise ValueError(
             f"{type(inducing).__name__} with a Product expects factors that see different columns, as in "
             f"RBF().on(0) * RBF().on(1), got factors on {', '.join(str(sorted(columns)) for columns in seen)}"
         )
-    return mass * functools.reduce(operator.mul, (part / mass for part in values))
+    return mass * functools.reduce(operator.mul, (covariance(part) / mass for part in kernel.kernels))
 
 
 def _columns(kernel: Kernel, dimension: int) -> set[int]:
