@@ -133,8 +133,6 @@ WINDOWS = {
 SMOOTH = {
     "RBF": (1, RBF(0.7, 1.3)),
     "RBF ARD": (2, RBF([0.8, 1.9], 1.3)),
-    "RBF 3": (3, RBF([0.9, 1.9, 1.1], 1.3)),
-    "Scaled": (2, 0.7 * RBF([0.8, 1.9])),
     "Sum": (2, RBF([0.8, 1.9]) + 0.3 * RBF(0.9).on(1) + Constant(0.4)),
     "OnDimensions": (3, RBF([0.9, 1.4], 0.8).on([2, 0])),
     "Product": (3, 0.7 * (RBF(0.9).on(2) * (RBF(1.1, 1.3).on(0) + Constant(0.5)))),
@@ -154,7 +152,7 @@ def test_covariances_are_functionals_of_the_kernel(family, name):
     assert np.linalg.eigvalsh(K).min() > -1e-12
 
 
-@pytest.mark.parametrize("name", ["RBF", "RBF ARD", "Product", "Sum"])
+@pytest.mark.parametrize("name", ["RBF ARD", "Product"])
 def test_covariances_between_kinds(name):
     D, kernel = SMOOTH[name]
     boxes, windows, points = INTEGRALS[D], WINDOWS[D], Points((X1, X2, X3)[D - 1])
@@ -361,13 +359,11 @@ def test_sparse_regression_through_a_mixture():
     """With the values at the data among the variables nothing is lost, and drawn functions have the variables of q."""
     X = jnp.linspace(-2.0, 2.0, 9)[:, None]
     Y = jnp.sin(2.0 * X)
-    variables = Mixed([Points(X), Derivative(X[::4], 0), Multiscale(X[::4], 0.4), Integral(-1.0, 1.0)])
+    variables = Mixed([Points(X), Derivative(X[::4], 0), Multiscale(X[::4], 0.4)])
     model = mc.Model(mc.Sparse(mc.GP(RBF(0.7)), variables), mc.likelihoods.Gaussian(0.1))
     exact = mc.Conditioned(mc.GP(RBF(0.7)), X, Y, 0.1)
     objective = mc.objectives.CollapsedELBO()
     close(objective.bound(model, X, Y), exact.log_marginal_likelihood(), rtol=1e-5)
-    best = objective.posterior(model, X, Y)
-    close(best.predict(X1).mean, exact.predict(X1).mean, rtol=0, atol=1e-4)
     few = Mixed([Derivative(X[::4], 0), Integral(-1.0, 1.0)])
     q_mu = jnp.asarray([[0.3], [-0.2], [0.5], [0.7]])
     certain = mc.Sparse(mc.GP(RBF(0.7)), few, whiten=False, q_mu=q_mu, q_sqrt=1e-5 * jnp.eye(4)[None])
@@ -377,36 +373,31 @@ def test_sparse_regression_through_a_mixture():
 
 def test_parameters_of_variables_and_kernels_are_trained():
     """The derivative of the covariances in every parameter is that of a difference."""
-    cases = [(MIXTURES["RBF"][0], Mixed([WINDOWS[1], INTEGRALS[1], Derivative(X1, 0)])), (Matern52(0.7), INTEGRALS[1])]
-    for kernel, variables in cases:
+    variables, kinds = Mixed([WINDOWS[1], INTEGRALS[1]]), (RBF, Matern52)
+    start, h = jnp.asarray([0.7, 1.3, 0.05]), 1e-4
+    around = start + h * jnp.concatenate([jnp.eye(3), -jnp.eye(3)])
 
-        @jax.jit
-        def total(parameters, variables=variables, kernel=kernel):
-            (lengthscale, variance), shift = parameters
-            k = type(kernel)(lengthscale, variance)
-            u = jax.tree.map(lambda leaf, moves: leaf + shift * moves, variables, mc.parameters.trainable(variables))
-            return jnp.sum(jnp.sin(kuu(u, k))) + jnp.sum(jnp.cos(kuf(u, k, X1)))
+    def total(parameters):
+        k, matern = (kind(parameters[0], parameters[1]) for kind in kinds)
+        moves = mc.parameters.trainable(variables)
+        u = jax.tree.map(lambda leaf, moves: leaf + parameters[2] * moves, variables, moves)
+        covariances = [Kuu(u, k).dense(), Kuf(u, k, X1), Kuu(u.parts[1], matern).dense(), Kuf(u.parts[1], matern, X1)]
+        return sum(jnp.sum(jnp.sin(covariance)) for covariance in covariances)
 
-        start, h = jnp.asarray([0.7, 1.3, 0.05]), 1e-4
-        gradient = jax.grad(lambda p: total(((p[0], p[1]), p[2])))(start)
-        for i, step in enumerate(h * np.eye(3)):
-            up, down = (total(((p[0], p[1]), p[2])) for p in (start + step, start - step))
-            close(gradient[i], (up - down) / (2 * h), rtol=1e-5, atol=1e-6)
+    gradient, values = jax.jit(lambda: (jax.grad(total)(start), jax.lax.map(total, around)))()
+    close(gradient, (values[:3] - values[3:]) / (2 * h), rtol=1e-5, atol=1e-6)
 
 
 def test_single_precision():
     X = X1.astype(jnp.float32)
     boxes = Integral(X - 0.2, X + 0.3)
-    kinds = [boxes, Integral(0.0, 0.5), Multiscale(X, 0.3), Derivative(X, 0), FourierFeatures(-4.0, 4.0, 2)]
-    for kind in kinds:
-        kernels = {Multiscale: [RBF(0.7)], FourierFeatures: [Matern32(0.7)]}.get(type(kind), [RBF(0.7), Matern32(0.7)])
-        single = mc.parameters.cast(kind, jnp.float32)
-        double = mc.parameters.cast(kind, jnp.float64)
-        for kernel in kernels:
-            assert kuf(kind, kernel, X).dtype == jnp.float32
-            K = kuu(single, mc.parameters.cast(kernel, jnp.float32))
-            assert K.dtype == jnp.float32
-            close(K, kuu(double, kernel), rtol=1e-4, atol=1e-5)
+    cases = [(boxes, RBF(0.7)), (boxes, Matern32(0.7)), (Integral(0.0, 0.5), Matern12()), (Multiscale(X, 0.3), RBF())]
+    cases += [(Derivative(X, 0), Matern32(0.7)), (FourierFeatures(-4.0, 4.0, 2), Matern32(0.7))]
+    for kind, kernel in cases:
+        single, double = (mc.parameters.cast((kind, kernel), dtype) for dtype in (jnp.float32, jnp.float64))
+        K = kuu(*single)
+        assert K.dtype == kuf(kind, kernel, X).dtype == jnp.float32
+        close(K, kuu(*double), rtol=1e-4, atol=1e-5)
     mixed = Mixed([boxes, Derivative(X, 0), Multiscale(X, 0.3)])
     assert kuu(mixed, RBF(0.7)).dtype == jnp.float32
 

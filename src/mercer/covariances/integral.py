@@ -8,7 +8,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erf, erfc
+from jax.scipy.special import erfc
 from jaxtyping import Array, Float
 
 from mercer.covariances.dispatch import Kuf, Kuu, Kuv
@@ -115,10 +115,11 @@ def _rbf_at_point(a: Array, b: Array, x: Array, l: Array) -> Array:
     """∫_a^b exp(-(t - x)^2 / (2 l^2)) dt."""
     width, start, stop = (b - a) / l, (a - x) / l, (b - x) / l
     few = width * sum(w * jnp.exp(-0.5 * (start + width * node) ** 2) for node, w in _RULE)
-    # mirrored so that most of the box is to the right of x; there erfc keeps the digits that erf loses near 1
+    # mirrored so that most of the box is to the right of x, where erfc keeps the digits that erf loses near 1
     mirror = start + stop < 0.0
-    p, q = jnp.where(mirror, -stop, start) / math.sqrt(2.0), jnp.where(mirror, -start, stop) / math.sqrt(2.0)
-    closed = math.sqrt(0.5 * math.pi) * jnp.where(p > 0.0, erfc(p) - erfc(q), erf(q) - erf(p))
+    ends = jnp.stack([jnp.where(mirror, -stop, start), jnp.where(mirror, -start, stop)])
+    right_of = erfc(ends / math.sqrt(2.0))
+    closed = math.sqrt(0.5 * math.pi) * (right_of[0] - right_of[1])
     return l * jnp.where(width < _SHORT, few, closed)
 
 
@@ -132,8 +133,8 @@ def _rbf_over_boxes(a: Array, b: Array, c: Array, d: Array, l: Array) -> Array:
     nodes, weights = (jnp.asarray(part, c.dtype)[:, None, None] for part in zip(*_RULE, strict=True))
     few = (d - c) * jnp.sum(weights * _rbf_at_point(a, b, c + (d - c) * nodes, l), axis=0)
     overlap = jnp.maximum(jnp.minimum(b, d) - jnp.maximum(a, c), 0.0) / l
-    g = _decaying
-    closed = math.sqrt(2.0 * math.pi) * overlap + g((b - c) / l) + g((a - d) / l) - g((b - d) / l) - g((a - c) / l)
+    g = _decaying(jnp.stack([b - c, a - d, b - d, a - c]) / l)
+    closed = math.sqrt(2.0 * math.pi) * overlap + g[0] + g[1] - g[2] - g[3]
     return jnp.where((d - c) / l < _SHORT, few, l**2 * closed)
 
 
