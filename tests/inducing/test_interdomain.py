@@ -323,10 +323,8 @@ def test_a_rough_column_does_not_hinder_the_others():
 
 MIXED = Mixed([Points(X1), Derivative(X1 + 0.05, 0), Mixed([INTEGRALS[1], Points(X1[:1] + 0.2)])])
 MIXTURES = {
-    "RBF": (RBF(0.7, 1.3), Mixed([MIXED, WINDOWS[1]])),
     "Sum": (RBF(0.7, 1.3) + 0.2 * RBF(0.3), Mixed([WINDOWS[1], MIXED])),
-    "Matern32": (Matern32(0.7, 1.3), Mixed([FourierFeatures(-4.0, 5.0, 3), MIXED])),
-    "Matern52": (1.2 * Matern52(0.7, 1.3), Mixed([MIXED, FourierFeatures(-4.0, 5.0, 3)])),
+    "Scaled": (1.2 * Matern32(0.7, 1.3), Mixed([FourierFeatures(-4.0, 5.0, 3), MIXED])),
 }
 
 
@@ -384,7 +382,8 @@ def test_parameters_of_variables_and_kernels_are_trained():
         covariances = [Kuu(u, k).dense(), Kuf(u, k, X1), Kuu(u.parts[1], matern).dense(), Kuf(u.parts[1], matern, X1)]
         return sum(jnp.sum(jnp.sin(covariance)) for covariance in covariances)
 
-    gradient, values = jax.jit(lambda: (jax.grad(total)(start), jax.lax.map(total, around)))()
+    value_and_gradient = jax.jit(jax.value_and_grad(total))
+    gradient, values = value_and_gradient(start)[1], np.asarray([value_and_gradient(p)[0] for p in around])
     close(gradient, (values[:3] - values[3:]) / (2 * h), rtol=1e-5, atol=1e-6)
 
 
