@@ -98,6 +98,13 @@ REPORT = Report("table.csv", 12, "exact", ("a note",), 1.5, "0.1.0", EVALUATION,
 NUMBERS = tabular.Columns.describe(TABLE, exclude=["y", "text", "date"])
 TABLE_MODEL = TableModel(NUMBERS, tabular.detect(TABLE.column("number")), REGRESSION, REPORT)
 OPERATORS = [mc.linalg.Dense(jnp.eye(2)), mc.linalg.Diagonal(jnp.ones(3))]
+INDUCING = [
+    mc.inducing.Points(X),
+    mc.inducing.Derivative(X, 0),
+    mc.inducing.Integral([[0.0], [1.0]], [[0.5], [3.0]]),
+    mc.inducing.Multiscale(X, 0.3),
+    mc.inducing.FourierFeatures(-1.0, [4.0, 5.0], (3, 2)),
+]
 VALUES = [
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
@@ -118,6 +125,8 @@ VALUES = [
     SummedBatch(jnp.ones((1, 1)), 12, jnp.eye(3)[None], jnp.ones((1, 3, 2)), jnp.ones(2)),
     mc.inducing.Patches(np.ones((3, 4))),
     mc.inducing.PerTerm([mc.inducing.Points(X), mc.inducing.Points(X[:2])]),
+    *INDUCING,
+    mc.inducing.Mixed(INDUCING),
     mc.means.Zero(),
     mc.means.Constant([0.5, -0.1]),
     mc.means.Linear(np.ones((1, 2)), 0.3),

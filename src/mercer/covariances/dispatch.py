@@ -9,6 +9,8 @@ Variables are linear functionals of the process, u = A f, so that `Kuf` is A app
 both (paper 004, equations 23 and 24), and the covariance `Kuv` of two different kinds is the one applied to the other's `Kuf`.
 """
 
+import itertools
+import typing
 from typing import Any
 
 from plum import Dispatcher
@@ -17,11 +19,18 @@ _dispatch = Dispatcher()
 
 
 def _no_method(function, inducing: Any, kernel: Any) -> ValueError:
-    pairs = {tuple(getattr(t, "__name__", str(t)) for t in method.signature.types[:2]) for method in function.methods}
+    pairs = {
+        pair for method in function.methods for pair in itertools.product(*map(_names, method.signature.types[:2]))
+    }
     return ValueError(
         f"{function.__name__} is not defined for {type(inducing).__name__} with {type(kernel).__name__}; the pairs "
         "that exist are " + ", ".join(f"({a}, {b})" for a, b in sorted(pairs - {("Any", "Any")}))
     )
+
+
+def _names(annotation: Any) -> list[str]:
+    """The names of a type, or of the members of a union."""
+    return [getattr(t, "__name__", str(t)) for t in typing.get_args(annotation) or (annotation,)]
 
 
 @_dispatch

@@ -6,6 +6,7 @@ questions (`process.predict`).
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -29,6 +30,14 @@ class InducingVariables(Module):
 
     def __len__(self) -> int:
         return self.num
+
+    def check_inputs(self, X: Float[Array, "N D"]) -> None:
+        """Refuses inputs at which the variables say nothing. Called before anything is compiled."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, InducingVariables):
+                    part.check_inputs(X)
 
     def of_function(self, f: Callable[[Float[Array, "N D"]], Float[Array, "N P"]]) -> Float[Array, "M P"]:
         """The variables of a given function. Needed to draw sample paths, and for a mean that is not zero."""

@@ -107,6 +107,7 @@ class Objective(Module):
         if isinstance(model, Model):
             check_latents(model, batch.Y)
             model.likelihood.validate(batch.Y)
+            model.posterior.check_inputs(batch.X)
         return batch
 
     def complete(self, model: Any, batch: Batch) -> Any:

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -46,6 +47,7 @@ class Process(Module):
         """
         X = as_inputs(X)
         check_layout(covariance)
+        self.check_inputs(X)
         process, X = self._aligned(X)
         if not all_concrete(X):
             return process._predict(X, covariance)
@@ -58,6 +60,9 @@ class Process(Module):
     def _aligned(self, X: Array) -> "tuple[Process, Array]":
         """The process and the inputs in one dtype: that of the inputs."""
         return cast(self, dtype_of(X)), X
+
+    def check_inputs(self, X: Any) -> None:
+        """Refuses inputs that the process says nothing about. Called before anything is compiled."""
 
     def _check_prediction(self, result: Gaussian) -> None:
         """Called where a prediction was computed; a process that factorises a matrix says here why it failed."""

@@ -253,6 +253,11 @@ class Sparse(Process):
             raise ValueError(f"with {kinds} predictions are of values at inputs, not of {type(X).__name__}")
         return Kuf(self.inducing, self.prior.kernel, X)
 
+    def check_inputs(self, X):
+        if not is_functional(X):
+            indexed = isinstance(self.prior.kernel, OutputIndexed) and isinstance(self.inducing, LatentVariables)
+            self.inducing.check_inputs(X[:, :-1] if indexed else X)
+
     def _check_prediction(self, result):
         if bool(jnp.isnan(result.mean).any()):
             for pair in self._pairs():
@@ -323,6 +328,9 @@ class CachedSparse(Process):
     @property
     def joint_layout(self):
         return self.process.joint_layout
+
+    def check_inputs(self, X):
+        self.process.check_inputs(X)
 
     def _predict(self, X, covariance):
         if covariance == "diag" and not is_functional(X):
