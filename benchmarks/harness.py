@@ -26,6 +26,14 @@ HERE = Path(__file__).resolve().parent
 TASKS = {
     "svgp_step": [{"M": 500, "B": 1024}, {"M": 500, "B": 8192}, {"M": 200, "B": 2048}, {"M": 100, "B": 256}],
     "predict_cached": [{"M": 500, "P": 10_000}],
+    # L latent functions, P outputs; "points": all outputs at M points are inducing variables
+    "multioutput_step": [
+        *({"kind": "coregionalised", "M": 100, "B": 1000, "L": 2, "P": P} for P in (2, 8, 32, 64)),
+        {"kind": "coregionalised", "M": 200, "B": 1000, "L": 5, "P": 7},
+        {"kind": "separate", "M": 100, "B": 1000, "L": 7, "P": 7},
+        {"kind": "shared", "M": 200, "B": 1000, "L": 7, "P": 7},
+        {"kind": "points", "M": 50, "B": 200, "L": 2, "P": 3},
+    ],
 }
 # on an accelerator, with GPyTorch: `python benchmarks/harness.py --accelerator svgp_step`
 ACCELERATOR_TASKS = {

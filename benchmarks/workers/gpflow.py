@@ -1,10 +1,11 @@
 """GPflow: tf.function training step, with and without XLA; prediction from a precomputed posterior."""
 
 import gpflow
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from workers.common import Run, fastest, problem, serve
+from workers.common import Run, fastest, multioutput_problem, problem, serve
 
 
 def svgp(p: dict) -> gpflow.models.SVGP:
@@ -18,11 +19,41 @@ def svgp(p: dict) -> gpflow.models.SVGP:
 
 def svgp_step(p: dict) -> Run:
     """Minibatch ELBO, gradients and Adam."""
+    return steps_of(lambda: svgp(p), p)
+
+
+def multioutput_step(p: dict) -> Run:
+    """The same for several outputs."""
+
+    def model():
+        kernels = [gpflow.kernels.RBF(lengthscales=p["lengthscale"]) for _ in range(p["L"])]
+        points = gpflow.inducing_variables.InducingPoints(p["Z"])
+        if p["kind"] in ("coregionalised", "points"):
+            kernel = gpflow.kernels.LinearCoregionalization(kernels, p["W"])
+        elif p["kind"] == "separate":
+            kernel = gpflow.kernels.SeparateIndependent(kernels)
+        else:
+            kernel = gpflow.kernels.SharedIndependent(kernels[0], p["P"])
+        shared = gpflow.inducing_variables.SharedIndependentInducingVariables(points)
+        options = {"num_latent_gps": p["L"]}
+        if p["kind"] == "points":  # all outputs at all points, in one vector
+            size = len(p["Z"]) * p["P"]
+            options |= {"q_mu": np.zeros((size, 1)), "q_sqrt": np.eye(size)[None], "num_latent_gps": 1}
+        return gpflow.models.SVGP(
+            kernel, gpflow.likelihoods.Gaussian(p["noise"]), points if p["kind"] == "points" else shared,
+            whiten=True, num_data=p["N"], **options,
+        )  # fmt: skip
+
+    return steps_of(model, p)
+
+
+def steps_of(svgp, p: dict) -> Run:
+    """Steps on minibatches of the model that a function makes."""
     batches = [(tf.constant(X), tf.constant(y)) for X, y in zip(p["X_batches"], p["y_batches"], strict=True)]
-    value = svgp(p).elbo(batches[0]).numpy()
+    value = svgp().elbo(batches[0]).numpy()
 
     def steps(jit_compile):
-        model, adam = svgp(p), tf_keras.optimizers.Adam(0.01)
+        model, adam = svgp(), tf_keras.optimizers.Adam(0.01)
         adam.build(model.trainable_variables)
 
         @tf.function(jit_compile=jit_compile)
@@ -64,4 +95,5 @@ def predict_cached(p: dict) -> Run:
 
 
 if __name__ == "__main__":
-    serve(lambda case: {"svgp_step": svgp_step, "predict_cached": predict_cached}[case["task"]](problem(case)))
+    tasks = {"svgp_step": svgp_step, "predict_cached": predict_cached, "multioutput_step": multioutput_step}
+    serve(lambda case: tasks[case["task"]](multioutput_problem(case) if "kind" in case else problem(case)))

@@ -10,7 +10,7 @@ import optax  # noqa: E402
 import mercer as mc  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
 from mercer.training.fit import Run as Training  # noqa: E402
-from workers.common import Run, problem, serve  # noqa: E402
+from workers.common import Run, multioutput_problem, problem, serve  # noqa: E402
 
 MOST_STEPS = {500: 50, 200: 150, 100: 1500, 2000: 200}  # by M: a little more than a repeat takes
 
@@ -24,10 +24,29 @@ def model_of(p: dict) -> mc.Model:
 
 def svgp_step(p: dict) -> Run:
     """Minibatch ELBO, gradients and Adam, on shuffled minibatches, as `fit` does them."""
-    model, objective, data = model_of(p), mc.objectives.ELBO(), (p["X"], p["y"])
+    return steps_of(model_of(p), p)
+
+
+def multioutput_step(p: dict) -> Run:
+    """The same for several outputs."""
+    kernels = [mc.kernels.RBF(p["lengthscale"]) for _ in range(p["L"])]
+    points = mc.inducing.Points(p["Z"])
+    kernel = {
+        "coregionalised": lambda: mc.kernels.LinearCoregionalisation(kernels, p["W"]),
+        "points": lambda: mc.kernels.LinearCoregionalisation(kernels, p["W"]),
+        "separate": lambda: mc.kernels.SeparateIndependent(kernels),
+        "shared": lambda: mc.kernels.SharedIndependent(kernels[0], p["P"]),
+    }[p["kind"]]()
+    inducing = points if p["kind"] == "points" else mc.inducing.Shared(points)
+    return steps_of(mc.Model(mc.Sparse(mc.GP(kernel), inducing), mc.likelihoods.Gaussian(p["noise"])), p)
+
+
+def steps_of(model: mc.Model, p: dict) -> Run:
+    """Steps of `fit` on minibatches."""
+    objective, data = mc.objectives.ELBO(), (p["X"], p["y"])
     B = p["X_batches"].shape[1]
     value = objective(model, mc.objectives.Batch(p["X_batches"][0], p["y_batches"][0], p["N"]))
-    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=MOST_STEPS[p["M"]])
+    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=MOST_STEPS.get(p["M"], 500))
     state = training.start()
 
     def run(k):
@@ -52,4 +71,5 @@ def predict_cached(p: dict) -> Run:
 
 
 if __name__ == "__main__":
-    serve(lambda case: {"svgp_step": svgp_step, "predict_cached": predict_cached}[case["task"]](problem(case)))
+    tasks = {"svgp_step": svgp_step, "predict_cached": predict_cached, "multioutput_step": multioutput_step}
+    serve(lambda case: tasks[case["task"]](multioutput_problem(case) if "kind" in case else problem(case)))

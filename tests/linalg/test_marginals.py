@@ -133,6 +133,33 @@ def test_outputs_share_kuu_and_kuf_and_nothing_else():
             np.testing.assert_allclose(both[:, p], one, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_outputs_share_has_the_derivative_of_each(dtype):
+    """Of a sum over outputs: those of q(u) one by one, those of Kuu and Kuf added up."""
+    Kuu, Kuf, q_mu, q_root = case("spread")
+    roots = np.stack([q_root, 0.5 * q_root + np.eye(len(q_mu)), np.eye(len(q_mu)) * 0.7])
+    means = np.stack([q_mu, -q_mu, 0.3 + q_mu], axis=1)
+    arguments = [jnp.asarray(array, dtype) for array in (Kuu, Kuf, means, roots)]
+    gm, gv = cotangents()
+    weights = np.stack([gm, 2.0 * gm, -gm], axis=1), np.stack([gv, 0.5 * gv, 3.0 * gv], axis=1)
+
+    def together(K, *rest):
+        mean, reduction = marginals(Dense(K), *rest)
+        return jnp.sum(weights[0] * mean) + jnp.sum(weights[1] * reduction)
+
+    def apart(K, Kuf, means, roots):
+        single = [whitened_marginals(K, Kuf, means[:, p], roots[p]) for p in range(3)]
+        return sum(jnp.sum(weights[0][:, p] * m) + jnp.sum(weights[1][:, p] * r) for p, (m, r) in enumerate(single))
+
+    found = jax.jit(jax.grad(together, (0, 1, 2, 3)))(*arguments)
+    expected = jax.jit(jax.grad(apart, (0, 1, 2, 3)))(*arguments)
+    tolerance = 1e-9 if dtype == "float64" else 2e-2
+    for got, want in zip(found, expected, strict=True):
+        assert got.dtype == dtype
+        scale = float(jnp.abs(want).max())
+        np.testing.assert_allclose(got, want, atol=tolerance * scale)
+
+
 def test_vmap_over_all_arguments():
     pair = [np.stack(parts) for parts in zip(case("spread"), case("close"), strict=True)]
     single = jax.jit(whitened_marginals)

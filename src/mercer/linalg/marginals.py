@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, lower_half
 from mercer.linalg.operators import PSD, Dense
-from mercer.linalg.products import map_columns, matmul, triangular_matmul, weighted_gram
+from mercer.linalg.products import map_columns, matmul, on_cpu, triangular_matmul, weighted_gram
 
 # The relative error that the quick form may have in the reduction of variance.
 _TOLERANCE = 1e-9
@@ -40,7 +40,7 @@ def whitened_marginals(
 def _forward(Kuu, Kuf, m, L):
     W = inverse_factor(Kuu)
     # A = I - L L^T
-    A = jnp.eye(len(m), dtype=L.dtype) - triangular_matmul(L, L.T, left="lower", right="upper", out="symmetric")
+    A = jnp.eye(len(m), dtype=L.dtype) - _outer(L)
     a = matmul(m, W)
     if Kuf.dtype == jnp.float32:
         C, AC, reduction = map_columns(functools.partial(_whitened, W, A), Kuf)
@@ -97,23 +97,82 @@ def _backward(residuals, cotangents):
         G, dm = jax.lax.cond(quick, _quick_gram, _careful_gram, Kuf, W, gv), matmul(W, matmul(Kuf, gm))
         dKuf = a[:, None] * gm + (2.0 * gv) * PKuf
     dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
-    S = lower_half(m[:, None] * dm + 2.0 * triangular_matmul(A, G, out="lower"))
-    # dKuu = -sym(W^T S W)
-    SW = triangular_matmul(S, W, left="lower", right="lower", out="lower")
-    dKuu = triangular_matmul(W.T, SW, left="upper", right="lower")
-    return -0.5 * (dKuu + dKuu.T), dKuf, dm, dL
+    return _of_Kuu(W, m[:, None] * dm + 2.0 * triangular_matmul(A, G, out="lower")), dKuf, dm, dL
 
 
 whitened_marginals.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def shared_marginals(
+    Kuu: Float[Array, "M M"], Kuf: Float[Array, "M B"], m: Float[Array, "M L"], L: Float[Array, "L M M"]
+) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    """The same for several whitened q(u) that share Kuu and Kuf.
+
+    By way of C = W Kuf, which they share, too: what is done for each is A_l C forward and C gv_l C^T backward, and nothing else
+    grows with the batch.
+    """
+    return _shared_forward(Kuu, Kuf, m, L)[0]
+
+
+def _shared_forward(Kuu, Kuf, m, L):
+    W = inverse_factor(Kuu)
+    identity = jnp.eye(len(m), dtype=L.dtype)
+    A = _for_each(lambda root: identity - _outer(root), L)
+
+    def of_columns(columns):
+        C = triangular_matmul(W, columns, left="lower")
+        AC = matmul(A.reshape(-1, len(C)), C)
+        return C, AC, jnp.sum(AC.reshape(*A.shape[:2], -1) * C, axis=1)
+
+    C, AC, reduction = map_columns(of_columns, Kuf)
+    return (matmul(C.T, m), reduction.T), (C, AC, W, A, L, m)
+
+
+def _shared_backward(residuals, cotangents):
+    (C, AC, W, A, L, m), (gm, gv) = residuals, cotangents
+    dm = matmul(C, gm)
+
+    def of_one(A, L, weights):
+        G = weighted_gram(C, weights)
+        dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
+        return dL, triangular_matmul(A, G, out="lower")
+
+    dL, AG = _for_each(of_one, A, L, gv.T)
+    dC = matmul(m, gm.T) + 2.0 * jnp.sum(gv.T[:, None] * AC.reshape(*A.shape[:2], -1), axis=0)
+    dKuf = triangular_matmul(W.T, dC, left="upper")
+    return _of_Kuu(W, matmul(m, dm.T) + 2.0 * jnp.sum(AG, axis=0)), dKuf, dm, dL
+
+
+shared_marginals.defvjp(_shared_forward, _shared_backward)
+
+
+def _outer(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L L^T."""
+    return triangular_matmul(L, L.T, left="lower", right="upper", out="symmetric")
+
+
+def _of_Kuu(W: Float[Array, "M M"], S: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """dKuu = -sym(W^T Phi(S) W)."""
+    SW = triangular_matmul(lower_half(S), W, left="lower", right="lower", out="lower")
+    dKuu = triangular_matmul(W.T, SW, left="upper", right="lower")
+    return -0.5 * (dKuu + dKuu.T)
+
+
+def _for_each(function, *arrays: Array):
+    """One at a time on the CPU, where a product has all cores; all at once on a GPU."""
+    return jax.lax.map(lambda entries: function(*entries), arrays) if on_cpu() else jax.vmap(function)(*arrays)
 
 
 def marginals(
     Kuu: PSD, Kuf: Float[Array, "M B"], q_mu: Float[Array, "M L"], q_root: Float[Array, "L M M"]
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """Mean and reduction of variance, [B, L] each, for L whitened q(u) that share Kuu and Kuf."""
+    if isinstance(Kuu, Dense) and len(q_root) == 1:
+        mean, reduction = whitened_marginals(Kuu.matrix, Kuf, q_mu[:, 0], q_root[0])
+        return mean[:, None], reduction[:, None]
     if isinstance(Kuu, Dense):
-        rule = functools.partial(whitened_marginals, Kuu.matrix, Kuf)
-        return jax.vmap(rule, in_axes=(1, 0), out_axes=1)(q_mu, q_root)
+        return shared_marginals(Kuu.matrix, Kuf, q_mu, q_root)
     C = Kuu.whiten(Kuf)
     projected = matmul(q_root.mT, C)
     return matmul(C.T, q_mu), jnp.sum(C**2, axis=0)[:, None] - jnp.sum(projected**2, axis=1).T
