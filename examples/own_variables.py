@@ -101,9 +101,7 @@ def main() -> None:
     model = train(Brownian(), Increments(np.full(100, 0.1)), (X, Y), mc.likelihoods.Gaussian(0.1))
     exact = mc.Conditioned(model.posterior.prior, X, Y, model.likelihood.variance)
     print(f"bound {mc.elbo(model, X, Y):.1f}, evidence {exact.log_marginal_likelihood():.1f}")
-    print(
-        {layout: model.posterior.predict(X[::40], layout).cov.shape for layout in ("diag", "outputs", "inputs", "full")}
-    )
+    print({name: model.posterior.predict(X[:5], name).cov.shape for name in ("diag", "outputs", "inputs", "full")})
     print("a path:", model.posterior.sample_function(jax.random.key(1))(X[::80]).ravel())
     with tempfile.TemporaryDirectory() as folder:
         mc.save(Path(folder) / "walk.mercer", model)
