@@ -67,7 +67,7 @@ class Increments(mc.inducing.InducingVariables):
 
 
 @Kuf.dispatch
-def _(inducing: Increments, kernel: mc.kernels.Kernel, X: Array):
+def _(inducing: Increments, kernel: mc.kernels.Kernel, X):
     return inducing.of_function(lambda Z: kernel(Z, X))
 
 
