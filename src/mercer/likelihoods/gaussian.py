@@ -10,11 +10,11 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood
+from mercer.linalg import inverse_factor, matmul
 from mercer.parameters import as_parameter, param, positive, positive_definite, real
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
@@ -128,10 +128,10 @@ class CorrelatedGaussian(Likelihood):
         return _log_marginal(y - f, self.covariance)[0]
 
     def _expected_log_prob(self, mean, var, y, X, key):
-        log_density, chol, both = _log_marginal(y - mean, self.covariance)
-        # tr(R^-1 V) = tr(L^-1 V L^-T)
-        A = solve_triangular(chol, jnp.where(both, _between_outputs(var), 0.0), lower=True)
-        return log_density - 0.5 * jnp.trace(solve_triangular(chol, A.mT, lower=True), axis1=1, axis2=2)
+        log_density, W, both = _log_marginal(y - mean, self.covariance)
+        # tr(R^-1 V) = sum of W * (W V), W = chol(R)^-1
+        WV = matmul(W, jnp.where(both, _between_outputs(var), 0.0))
+        return log_density - 0.5 * jnp.sum(W * WV, axis=(1, 2))
 
     def _log_predictive(self, mean, var, y, X, key):
         return _log_marginal(y - mean, self.covariance + _between_outputs(var))[0]
@@ -146,13 +146,13 @@ def _between_outputs(var):
 
 
 def _log_marginal(residual, covariance):
-    """log N(residual; 0, covariance) over the entries that are not NaN, [N]; the factor; and which pairs are observed.
+    """log N(residual; 0, covariance) over the entries that are not NaN, [N]; the inverse factor; and which pairs are observed.
 
     In the rows and columns of what is missing the covariance is replaced by the identity, and the residual by 0.
     """
     observed = ~jnp.isnan(residual)
     both = observed[:, :, None] & observed[:, None, :]
-    chol = jnp.linalg.cholesky(jnp.where(both, covariance, jnp.eye(residual.shape[1], dtype=residual.dtype)))
-    z = solve_triangular(chol, jnp.where(observed, residual, 0.0)[:, :, None], lower=True)[:, :, 0]
-    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(chol, axis1=1, axis2=2)), axis=1)
-    return -0.5 * (_LOG_2PI * jnp.sum(observed, axis=1) + log_det + jnp.sum(z**2, axis=1)), chol, both
+    W = inverse_factor(jnp.where(both, covariance, jnp.eye(residual.shape[1], dtype=residual.dtype)), always=False)
+    z = matmul(W, jnp.where(observed, residual, 0.0)[:, :, None])[:, :, 0]
+    log_det = -2.0 * jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2)), axis=1)
+    return -0.5 * (_LOG_2PI * jnp.sum(observed, axis=1) + log_det + jnp.sum(z**2, axis=1)), W, both

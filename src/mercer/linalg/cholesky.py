@@ -40,10 +40,7 @@ def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: b
     With `always` the first jitter is added in any case, which bounds the condition number; without it only when the
     bare matrix fails. On concrete values a failure past the cap raises; in compiled code the factor is NaN.
     """
-    factorise = functools.partial(_factorise, always)
-    for _ in range(A.ndim - 2):
-        factorise = jax.vmap(factorise)
-    result = Cholesky(*factorise(A))
+    result = Cholesky(*_for_each_matrix(functools.partial(_factorise, always), A))
     if is_concrete(A) and is_concrete(result.factor):
         raise_if_failed(A, result.factor, name)
     return result
@@ -118,7 +115,9 @@ def _inverse_by_halves(L):
     if size <= _SMALLEST_BLOCK:
         return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
     half = size // 2
-    top, bottom = _inverse_by_halves(L[:half, :half]), _inverse_by_halves(L[half:, half:])
+    top = _inverse_by_halves(L[:half, :half])
+    # One after the other, also under `vmap`: see `_for_each_matrix`. XLA keeps a product with 0, which may be one with NaN.
+    bottom = _inverse_by_halves(L[half:, half:] + 0.0 * top[-1, -1])
     corner = -matmul(bottom, matmul(L[half:, :half], top))
     zeros = jnp.zeros((half, size - half), L.dtype)
     return jnp.concatenate([jnp.concatenate([top, zeros], 1), jnp.concatenate([corner, bottom], 1)], 0)
@@ -149,10 +148,20 @@ def lower_half(A: Array) -> Array:
 
 def inverse_factor(A: Float[Array, "... M M"], *, always: bool = True) -> Float[Array, "... M M"]:
     """W = chol(A + jitter I)^-1, lower triangular: W^T W is the inverse, and W x whitens x. `always` as in `safe_cholesky`."""
-    invert = functools.partial(_inverse_factor, always)
-    for _ in range(A.ndim - 2):
-        invert = jax.vmap(invert)
-    return invert(A)
+    return _for_each_matrix(functools.partial(_inverse_factor, always), A)
+
+
+def _for_each_matrix(function, A: Float[Array, "... M M"]):
+    """A function of each matrix: of small ones all at once, of larger ones one after another.
+
+    jaxlib's batched LAPACK calls wait, inside one of XLA's threads, for others of these threads: two such calls at a time stop
+    a machine of two cores for ever.
+    """
+    if A.ndim == 2:
+        return function(A)
+    if on_cpu() and A.shape[-1] > _SMALLEST_BLOCK:
+        return jax.lax.map(functools.partial(_for_each_matrix, function), A)
+    return jax.vmap(functools.partial(_for_each_matrix, function))(A)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

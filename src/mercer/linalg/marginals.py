@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, lower_half
 from mercer.linalg.operators import PSD, Dense
-from mercer.linalg.products import map_columns, matmul, on_cpu, triangular_matmul, weighted_gram
+from mercer.linalg.products import for_each_entry, map_columns, matmul, triangular_matmul, weighted_gram
 
 # The relative error that the quick form may have in the reduction of variance.
 _TOLERANCE = 1e-9
@@ -118,7 +118,7 @@ def shared_marginals(
 def _shared_forward(Kuu, Kuf, m, L):
     W = inverse_factor(Kuu)
     identity = jnp.eye(len(m), dtype=L.dtype)
-    A = _for_each(lambda root: identity - _outer(root), L)
+    A = for_each_entry(lambda root: identity - _outer(root), L)
 
     def of_columns(columns):
         C = triangular_matmul(W, columns, left="lower")
@@ -138,7 +138,7 @@ def _shared_backward(residuals, cotangents):
         dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
         return dL, triangular_matmul(A, G, out="lower")
 
-    dL, AG = _for_each(of_one, A, L, gv.T)
+    dL, AG = for_each_entry(of_one, A, L, gv.T)
     dC = matmul(m, gm.T) + 2.0 * jnp.sum(gv.T[:, None] * AC.reshape(*A.shape[:2], -1), axis=0)
     dKuf = triangular_matmul(W.T, dC, left="upper")
     return _of_Kuu(W, matmul(m, dm.T) + 2.0 * jnp.sum(AG, axis=0)), dKuf, dm, dL
@@ -157,11 +157,6 @@ def _of_Kuu(W: Float[Array, "M M"], S: Float[Array, "M M"]) -> Float[Array, "M M
     SW = triangular_matmul(lower_half(S), W, left="lower", right="lower", out="lower")
     dKuu = triangular_matmul(W.T, SW, left="upper", right="lower")
     return -0.5 * (dKuu + dKuu.T)
-
-
-def _for_each(function, *arrays: Array):
-    """One at a time on the CPU, where a product has all cores; all at once on a GPU."""
-    return jax.lax.map(lambda entries: function(*entries), arrays) if on_cpu() else jax.vmap(function)(*arrays)
 
 
 def marginals(

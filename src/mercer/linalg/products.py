@@ -6,7 +6,7 @@ of a symmetric result those above the diagonal. On the M x M part of a sparse st
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +137,15 @@ def map_rows(f: Callable[[Float[Array, "B D"]], tuple[Array, ...]], X: Float[Arr
     if edge < len(X):
         results = tuple(jnp.concatenate(parts) for parts in zip(results, f(X[edge:]), strict=True))
     return results
+
+
+def for_each_entry(function: Callable[..., Any], *arrays: Array) -> Any:
+    """function of the entries of the arrays along their first axis, stacked.
+
+    On the CPU one after another: each product has all cores, and many at a time can leave XLA's threads waiting for each other
+    for ever (seen with 13 gradients of factorisations on two cores). On a GPU all at once.
+    """
+    return jax.lax.map(lambda entries: function(*entries), arrays) if on_cpu() else jax.vmap(function)(*arrays)
 
 
 def _slices(K: Array) -> tuple[int, int]:

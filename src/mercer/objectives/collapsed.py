@@ -23,6 +23,7 @@ from mercer.inducing import Shared
 from mercer.kernels import Independent, OutputIndexed
 from mercer.likelihoods import Gaussian
 from mercer.linalg import inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
+from mercer.linalg.products import for_each_entry
 from mercer.means import Zero
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
@@ -49,8 +50,9 @@ class Terms(NamedTuple):
 
     def B(self, precision: Float[Array, "G n"]) -> Float[Array, "G m m"]:
         identity = jnp.eye(self.C.shape[1], dtype=self.C.dtype)
-        C = [self.C[0]] * len(precision) if len(self.C) == 1 else list(self.C)
-        return identity + jnp.stack([weighted_gram(c, weights) for c, weights in zip(C, precision, strict=True)])
+        if len(self.C) == 1:
+            return identity + for_each_entry(lambda weights: weighted_gram(self.C[0], weights), precision)
+        return identity + for_each_entry(weighted_gram, self.C, precision)
 
     def b(self, precision: Float[Array, "G n"]) -> Float[Array, "S m"]:
         weighted = precision * self.residual
@@ -91,10 +93,24 @@ def _has_joint_system(posterior: Sparse) -> bool:
     return not (posterior._is_single or (posterior._is_mixture and isinstance(posterior.prior.kernel, Independent)))
 
 
-def _half_log_determinant(B: Float[Array, "G m m"], num_systems: int, num_groups: int) -> Float[Array, ""]:
-    """1/2 sum log det B over systems, of the blocks on its diagonal where there are several groups of variables."""
-    W = inverse_factor(_blocks(B, num_groups), always=False)
-    return -jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (num_systems / len(B))
+def _evidence(B: Float[Array, "G m m"], b: Float[Array, "S m"], num_groups: int) -> Float[Array, ""]:
+    """1/2 sum (b^T B^-1 b - log det B) over S systems; of B the blocks on its diagonal, where there are groups of variables."""
+    W = inverse_factor(B, always=False)
+    explained = 0.5 * jnp.sum(matmul(W, b[..., None]) ** 2)
+    return explained - _half_log_determinant(_of_groups(W, B, num_groups)) * (len(b) / len(B))
+
+
+def _half_log_determinant(W: Float[Array, "J m m"]) -> Float[Array, ""]:
+    """1/2 sum log det of matrices with these inverse factors."""
+    return -jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2)))
+
+
+def _of_groups(W: Float[Array, "G m m"], B: Float[Array, "G m m"], num_groups: int) -> Float[Array, "J M M"]:
+    """The inverse factors of the blocks of B, whose own inverse factor is W.
+
+    They wait for W: two factorisations at a time can stop XLA on the CPU (see `mercer.linalg.cholesky`).
+    """
+    return W if num_groups == 1 else inverse_factor(_blocks(B, num_groups) + 0.0 * W[-1, -1, -1], always=False)
 
 
 def _blocks(B: Float[Array, "G m m"], num_groups: int) -> Float[Array, "J M M"]:
@@ -102,11 +118,6 @@ def _blocks(B: Float[Array, "G m m"], num_groups: int) -> Float[Array, "J M M"]:
     size, each = B.shape[1] // num_groups, jnp.arange(num_groups)
     blocks = B.reshape(len(B), num_groups, size, num_groups, size)[:, each, :, each, :]
     return jnp.moveaxis(blocks, 0, 1).reshape(-1, size, size)
-
-
-def _explained(B: Float[Array, "G m m"], b: Float[Array, "S m"]) -> Float[Array, ""]:
-    """1/2 sum b^T B^-1 b over systems."""
-    return 0.5 * jnp.sum(matmul(inverse_factor(B, always=False), b[..., None]) ** 2)
 
 
 class CollapsedELBO(Objective):
@@ -167,16 +178,14 @@ def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
     groups = _num_groups(model.posterior)
     if isinstance(batch, SummedBatch):
         t = summed_terms(model, batch)
-        log_determinant = _half_log_determinant(t.B, len(t.b), groups)
-        return t.fit + _explained(t.B, t.b) - log_determinant - t.lost
+        return t.fit + _evidence(t.B, t.b, groups) - t.lost
     t = _terms(model, batch)
     precision = t.precisions(t.noise)
     B = t.B(precision)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / t.noise, 0.0))
-    explained = _explained(B, t.b(precision))
     lost = 0.5 * jnp.sum(t.slack * precision) * (len(t.residual) / len(precision))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
-    return fit + explained - _half_log_determinant(B, len(t.residual), groups) - lost + repeats
+    return fit + _evidence(B, t.b(precision), groups) - lost + repeats
 
 
 def _num_groups(posterior: Sparse) -> int:
@@ -192,8 +201,10 @@ def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
     precision = t.precisions(raised)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / raised, 0.0))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
-    explained = _explained(t.B(precision), t.b(precision))
-    return fit + explained - _half_log_determinant(B, len(t.residual), 1) + repeats
+    W = inverse_factor(B, always=False)
+    raised_W = inverse_factor(t.B(precision) + 0.0 * W[-1, -1, -1], always=False)
+    explained = 0.5 * jnp.sum(matmul(raised_W, t.b(precision)[..., None]) ** 2)
+    return fit + explained - _half_log_determinant(W) * (len(t.residual) / len(B)) + repeats
 
 
 @eqx.filter_jit

@@ -42,6 +42,7 @@ from mercer.linalg import (
     zero_mean_log_density,
 )
 from mercer.linalg.cholesky import raise_if_failed
+from mercer.linalg.products import for_each_entry
 from mercer.parameters import cast, constant, is_concrete, param, positive
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
@@ -358,7 +359,7 @@ def _log_marginal_likelihood(process: Conditioned) -> Array:
     if len(K) == 1 and not process._is_joint:
         log_density = zero_mean_log_density(K[0], residual)
     else:
-        log_density = jnp.sum(jax.vmap(zero_mean_log_density)(K, process._in_systems(residual)[..., None]))
+        log_density = jnp.sum(for_each_entry(zero_mean_log_density, K, process._in_systems(residual)[..., None]))
     missing = residual.size - jnp.sum(process._observed())
     return log_density + 0.5 * jnp.log(2.0 * jnp.pi) * missing
 
