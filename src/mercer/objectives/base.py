@@ -46,14 +46,14 @@ class Batch(Module):
         self.complete = validation.is_complete(jnp.asarray(Y)) if complete is None else complete
 
     @property
-    def inputs(self) -> Float[Array, "B D"] | None:
+    def inputs(self) -> Any:
         """X; None where it stands for functionals."""
         return None if is_functional(self.X) else self.X
 
     def rows(self, index: Array) -> "Batch":
         """A minibatch."""
         weights = None if self.weights is None else self.weights[index]
-        return Batch(self.X[index], self.Y[index], self.num_data, self.complete, weights)
+        return Batch(self.inputs[index], self.Y[index], self.num_data, self.complete, weights)
 
     def weighted(self, terms: Float[Array, " B"]) -> Float[Array, " B"]:
         """One term for each row, each as often as its row counts."""

@@ -177,8 +177,8 @@ def _sums_suffice(model: Model, batch: Batch) -> bool:
 def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
     groups = _num_groups(model.posterior)
     if isinstance(batch, SummedBatch):
-        t = summed_terms(model, batch)
-        return t.fit + _evidence(t.B, t.b, groups) - t.lost
+        sums = summed_terms(model, batch)
+        return sums.fit + _evidence(sums.B, sums.b, groups) - sums.lost
     t = _terms(model, batch)
     precision = t.precisions(t.noise)
     B = t.B(precision)
@@ -210,8 +210,7 @@ def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
 @eqx.filter_jit
 def _optimum(model: Model, batch: Batch) -> Sparse:
     if isinstance(batch, SummedBatch):
-        t = summed_terms(model, batch)
-        B, b = t.B, t.b
+        B, b, *_ = summed_terms(model, batch)
     else:
         t = _terms(model, batch)
         precision = t.precisions(t.noise)

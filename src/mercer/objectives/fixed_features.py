@@ -5,7 +5,7 @@ Kuf Kfu, Kuf y, the sum of y^2 and the number of data only, none of which change
 the data, in blocks, and every step after it costs the same for any number of them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -46,7 +46,7 @@ def summed(model: Model, batch: Batch) -> SummedBatch:
     with quiet_blas():
         sums = [_sums(part, kernel, np.asarray(batch.X), np.asarray(batch.Y)) for part, kernel in pairs]
     gram, products = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
-    return SummedBatch(batch.X[:1], batch.num_data, gram, products, jnp.sum(batch.Y**2, axis=0))
+    return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, jnp.sum(batch.Y**2, axis=0))
 
 
 def _sums(inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> tuple[Array, Array]:
@@ -111,7 +111,8 @@ def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array
 
 def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
     """One system: B_lk = I + R_l^-1 Kuf Kfu R_k^-T (W^T W)_lk and b_l = R_l^-1 Kuf Y w_l, with W scaled by the noise."""
-    W, latent, _ = mixing(posterior.prior.kernel, batch.X)
+    mixed, latent, _ = mixing(posterior.prior.kernel, batch.X)
+    W: Any = mixed  # not None: these outputs covary
     L, pairs = latent.num_outputs, posterior._pairs()
     weights = W[0] / jnp.sqrt(noise)[:, None]
     M = batch.gram.shape[1]

@@ -152,7 +152,8 @@ class Conditioned(Process):
         """The kernel's matrix A, and B and 1 / sqrt(noise) of each output such that A x B + I is the covariance of the
         values divided by sqrt(noise)."""
         scale = 1.0 / jnp.sqrt(jnp.broadcast_to(self.noise, (1, self.num_outputs)))[0]
-        return prior_matrix(self.prior.kernel.kernel, self.X), scale[:, None] * self.prior.kernel.B * scale, scale
+        kernel: Any = self.prior.kernel
+        return prior_matrix(kernel.kernel, self.X), scale[:, None] * kernel.B * scale, scale
 
     def _factorised(self) -> "CachedConditioned | CachedKronecker":
         if self._comes_apart:
@@ -202,7 +203,8 @@ class Conditioned(Process):
         """The covariance of all outputs of what was observed with all outputs at X."""
         if not is_functional(self.X) and not is_functional(X):
             return self.prior.kernel(self.X, X)
-        W, latent, _ = mixing(self.prior.kernel, X)
+        mixed, latent, _ = mixing(self.prior.kernel, X)
+        W: Any = mixed  # not None: these outputs covary
         crosses = jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in latent.parts])
         crosses = jnp.broadcast_to(crosses, (latent.num_outputs, *crosses.shape[1:]))
         return jnp.einsum("pl,lnm,ql->npmq", W[0], crosses, W[0], precision="highest")

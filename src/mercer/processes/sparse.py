@@ -296,7 +296,7 @@ class Sparse(Process):
 
     def _crosses(self, X: Any) -> Float[Array, "G M N"]:
         """Kuf of each independent function, or the one that they share."""
-        return for_each(lambda pair: cross_covariance(*pair, X), self._pairs())
+        return for_each(lambda pair: cross_covariance(pair[0], pair[1], X), self._pairs())
 
     def cached(self) -> "CachedSparse":
         """The same process with all that does not depend on the inputs worked out, for fast repeated prediction."""

@@ -116,7 +116,8 @@ def variational(
     standard = (as_numbers - as_numbers.mean(axis=0)) / spread
     prior, _, history = learn_prior(A, standard, weights, settings, _SUBSET)
     points = greedy_points(A, prior.kernel, min(settings.num_inducing, num_inducing), settings)
-    latent = GP(scale * prior.kernel, mean=Constant(mean))
+    kernel: Any = prior.kernel  # of one output
+    latent = GP(scale * kernel, mean=Constant(mean))
     start = Model(Sparse(latent, Points(points), as_numbers.shape[1]), likelihood)
     learned = _train(start, A, Y, weights, settings, "posterior", _STEPS, with_prior=True)
     forget(settings, "prior", "posterior")
