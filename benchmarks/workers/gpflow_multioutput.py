@@ -62,14 +62,13 @@ def main() -> None:
             tape.watch(variables)
             loss = model.training_loss((x, y))
         adam.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        return loss
 
     random = np.random.default_rng(0)
     for _ in range(options["steps"]):
         rows = random.choice(N, 500, replace=False) if options["by_minibatches"] else slice(None)
-        loss = step(tf.constant(X[rows]), tf.constant(Y[rows]))
+        step(tf.constant(X[rows]), tf.constant(Y[rows]))
     mean, variance = model.predict_y(p["X"])
-    np.savez(folder / "result.npz", mean=mean.numpy(), variance=variance.numpy(), loss=loss.numpy() / N)
+    np.savez(folder / "result.npz", mean=mean.numpy(), variance=variance.numpy())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ the prior follow.
 
 import abc
 import functools
-from typing import Self
+from typing import Any, Self
 
 import equinox as eqx
 import jax.numpy as jnp
