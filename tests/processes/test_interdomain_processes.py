@@ -87,6 +87,26 @@ def test_structure_survives_to_the_solve():
     assert sizes and max(sizes) <= 3  # the rank of a Matern 5/2 kernel
 
 
+@pytest.mark.parametrize("name", ["SharedIndependent", "IntrinsicCoregionalisation"])
+def test_latent_functions_with_one_kernel_share_one_factorisation(name):
+    """Paper 004, section 4.3.3: three outputs, two latent functions, one matrix."""
+    process = mc.Sparse(mc.GP(KERNELS[name](RBF)), Shared(Points(Z)))
+    operations = _operations(jax.make_jaxpr(lambda q: q._predict(X, "diag").cov)(process).jaxpr)
+    assert operations.count("cholesky") == 2  # the first attempt, and the one in the loop that grows the jitter
+
+
+def _operations(jaxpr):
+    """The names of all operations of a computation, those of its parts included."""
+    found = []
+    for equation in jaxpr.eqns:
+        found.append(equation.primitive.name)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                found += _operations(inner) if hasattr(inner, "eqns") else []
+    return found
+
+
 def _factorised(jaxpr):
     """The sizes of all matrices that a computation factorises or solves with."""
     found = set()
