@@ -49,6 +49,7 @@ def tasks() -> dict:
 def problem(task: tuple, seed: int) -> dict:
     """The task in standard units, and where training starts."""
     X, Y, hidden, kernel, R, M, steps, diagonal = task
+    X, Y = X.astype(float), Y.astype(float)
     seen = np.where(hidden, np.nan, Y)
     middle, scale = np.nanmean(seen, axis=0), np.nanstd(seen, axis=0)
     X = (X - X.mean(axis=0)) / (X.std(axis=0) + 1e-12)
