@@ -11,6 +11,7 @@ missing value are those of the identity. Outputs that covary make one system of 
 intrinsic coregionalisation have a covariance B x k(X, X) + noise that comes apart (`mercer.linalg.kronecker_log_density`).
 """
 
+import abc
 from typing import Any
 
 import equinox as eqx
@@ -224,9 +225,9 @@ class _Cached(Process):
     def joint_layout(self):
         return self.process.joint_layout
 
+    @abc.abstractmethod
     def _solve(self, values: Float[Array, "N P"]) -> Float[Array, "N P"]:
         """K^-1 applied to values of what was observed."""
-        raise NotImplementedError
 
     def _linear(self, X: Any, weights: Float[Array, "N P"]) -> Float[Array, "M P"]:
         """k(x, X) applied to weights."""
