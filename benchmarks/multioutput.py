@@ -3,10 +3,10 @@
 Entries of Y are held out and predicted from the others: fx and eeg, the published masks; sarcos, each training row shows a random
 third of the torques, and whole rows are tested; exchange, 40 days of three currencies. "coregionalised" is R latent functions
 that all outputs share and one more for each output (sarcos: R only); in fx and exchange a prior keeps the latter to their
-outputs. mercer is exact on eeg and exchange, sparse with M points and the collapsed bound on fx, with minibatches on sarcos. GPflow's
-LMC, sparse with M points, has the same kernels and as many latent functions, begins at the same parameters, and is given a
-likelihood that leaves out what is missing, which GPflow asks its users to write. Scores are means over the outputs with held-out entries: SMSE (squared error over
-the variance of the held-out values) and log-likelihood in original units.
+outputs. mercer is exact on eeg and exchange, on fx sparse with M points and the collapsed bound, on sarcos with minibatches.
+GPflow's LMC, sparse with M points, has the same kernels and as many latent functions, begins at the same parameters, and is given
+a likelihood that leaves out what is missing, which GPflow asks its users to write. Scores are means over the outputs with
+held-out entries: SMSE (squared error over the variance of the held-out values) and log-likelihood in original units.
 Data: `MERCER_DATA`, else ../shared/data beside the repository.
 """
 
@@ -72,7 +72,8 @@ def problem(task: tuple, seed: int) -> dict:
     keep = ~hidden.all(axis=1)
     return {
         "X": X, "X_train": X[keep], "Y_train": ((seen - middle) / scale)[keep], "Z": Z, "W": W, "noise": np.full(P, 0.05),
-        "lengthscales": lengthscales, "kernel": kernel, "steps": 2000 if method == "minibatches" else 3000, "R": R, "scale": scale, "middle": middle,
+        "lengthscales": lengthscales, "kernel": kernel, "steps": 2000 if method == "minibatches" else 3000, "R": R,
+        "scale": scale, "middle": middle,
         "Y": Y, "hidden": hidden, "method": method, "diagonal": diagonal,
     }  # fmt: skip
 
