@@ -38,6 +38,7 @@ KERNELS: dict[str, kernels.Kernel] = {
     "ChangePoints": kernels.ChangePoints(
         [kernels.RBF(0.7), kernels.Linear(0.5), kernels.Matern32(1.2)], [-0.5, 0.8], [3.0, 1.5], dim=1
     ),
+    "Convolutional": kernels.Convolutional(kernels.RBF(0.7), (1, 3), (1, 2), "mean", np.array([0.5, 1.2])),
     "Sum": kernels.RBF(1.5) + kernels.Linear(0.3) + kernels.Constant(0.2),
     "Sum with White": kernels.Matern52(ARD) + kernels.White(0.1),
     "Product": kernels.RBF(2.0) * kernels.Periodic(1.0, 1.5) * kernels.Linear(0.4),

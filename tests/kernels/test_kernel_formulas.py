@@ -98,6 +98,11 @@ FORMULAS = {
     "Constant": lambda x, y: 0.3,
     "White": lambda x, y: 0.0,
     "ChangePoints": _change_points,
+    "Convolutional": lambda x, y: sum(
+        v * w * math.exp(-0.5 * _r(x[i : i + 2], y[j : j + 2], 0.7) ** 2) / 4.0
+        for i, v in enumerate((0.5, 1.2))
+        for j, w in enumerate((0.5, 1.2))
+    ),
 }
 
 
@@ -115,6 +120,7 @@ def test_formula(name):
 
 def test_every_kernel_of_parameters_has_defaults():
     of_kernels = (kernels.Sum, kernels.Product, kernels.Scaled, kernels.OnDimensions, kernels.ChangePoints)
+    of_kernels += (kernels.Convolutional,)
     for kind in {type(kernel) for kernel in KERNELS.values()}.difference(of_kernels):
         assert jax.eval_shape(kind(), jnp.ones((2, 1))).shape == (2, 2)
 

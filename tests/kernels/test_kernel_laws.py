@@ -62,7 +62,8 @@ def test_every_public_kernel_has_an_instance():
     concrete = {
         c for c in public if isinstance(c, type) and issubclass(c, kernels.Kernel) and not inspect.isabstract(c)
     }
-    assert concrete <= {type(kernel) for kernel in KERNELS.values()}
+    # The last column of the inputs of OutputIndexed is a whole number: its laws are those of the kernels of several outputs.
+    assert concrete - {kernels.OutputIndexed} <= {type(kernel) for kernel in KERNELS.values()}
 
 
 @given(at=inputs())
