@@ -25,7 +25,7 @@ from mercer.kernels.stationary import Stationary, squared_distance
 from mercer.linalg.products import block_edges, matmul, on_cpu
 from mercer.parameters import param, real
 
-# How many bytes the values of a block may take: on the CPU they stay in cache, on a GPU they keep it busy (measured).
+# How many bytes the values of a block may take: on the CPU they stay in cache (measured), on a GPU they keep it busy.
 _BYTES_ON_CPU, _BYTES_ON_GPU = 2**22, 2**29
 _GROUPS = 4  # of patches, of which pairs are taken once; more skip little more, and make small products
 

@@ -109,8 +109,8 @@ def shared_marginals(
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """The same for several whitened q(u) that share Kuu and Kuf.
 
-    By way of C = W Kuf, which they share, too: what is done for each is A_l C forward and C gv_l C^T backward, and nothing else
-    grows with the batch.
+    By way of C = W Kuf, which they share, too: the products with the batch that are done for each are A_l C forward and
+    C gv_l C^T backward.
     """
     return _shared_forward(Kuu, Kuf, m, L)[0]
 

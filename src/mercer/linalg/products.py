@@ -142,8 +142,8 @@ def map_rows(f: Callable[[Float[Array, "B D"]], tuple[Array, ...]], X: Float[Arr
 def for_each_entry(function: Callable[..., Any], *arrays: Array) -> Any:
     """function of the entries of the arrays along their first axis, stacked.
 
-    On the CPU one after another: each product has all cores, and many at a time can leave XLA's threads waiting for each other
-    for ever (seen with 13 gradients of factorisations on two cores). On a GPU all at once.
+    On the CPU one after another: each product has all cores, and factorisations at the same time can wait for each other for
+    ever (see `mercer.linalg.cholesky`). On a GPU all at once.
     """
     return jax.lax.map(lambda entries: function(*entries), arrays) if on_cpu() else jax.vmap(function)(*arrays)
 
