@@ -132,6 +132,7 @@ VALUES = [
     mc.means.Linear(np.ones((1, 2)), 0.3),
     mc.means.Polynomial(np.ones((3, 1, 2))),
     mc.means.Network(network()),
+    mc.means.Sparse(mc.kernels.RBF(), X[:4], np.ones((4, 2))),
     *OPERATORS,
     mc.linalg.DiagonalPlusLowRank(jnp.ones(3), jnp.ones((3, 1))),
     mc.linalg.BlockDiagonal(OPERATORS),

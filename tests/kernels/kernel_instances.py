@@ -1,5 +1,7 @@
 """One list of kernels on inputs of three columns, which every law is checked on."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,6 +12,11 @@ ARD = [0.7, 1.9, 1.1]
 MIXTURE = kernels.SpectralMixture(
     weights=[1.5, 0.1], means=[[0.3, -0.1, 0.0], [0.05, 0.2, 0.4]], scales=[[0.1, 0.2, 0.3], [0.25, 0.15, 0.1]]
 )
+
+PRIOR = kernels.RBF(ARD, 1.4)
+Z = np.random.default_rng(5).normal(size=(4, D))
+ROOT = np.tril(np.random.default_rng(6).normal(size=(4, 4))) * 0.4
+FEATURES = eqx.nn.MLP(D, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(4))
 
 KERNELS: dict[str, kernels.Kernel] = {
     "RBF": kernels.RBF(0.7, 1.3),
@@ -39,6 +46,13 @@ KERNELS: dict[str, kernels.Kernel] = {
         [kernels.RBF(0.7), kernels.Linear(0.5), kernels.Matern32(1.2)], [-0.5, 0.8], [3.0, 1.5], dim=1
     ),
     "Convolutional": kernels.Convolutional(kernels.RBF(0.7), (1, 3), (1, 2), "mean", np.array([0.5, 1.2])),
+    "FeatureMap": kernels.FeatureMap(kernels.Polynomial(2, 0.7, 0.4), FEATURES),
+    "CholeskySVGP": kernels.CholeskySVGP(PRIOR, Z, ROOT),
+    "DiagonalSVGP": kernels.DiagonalSVGP(PRIOR, Z, [0.3, 0.1, 0.7, 0.2]),
+    "KernelisedSVGP": kernels.KernelisedSVGP(PRIOR, Z, kernels.Matern52(0.6, 0.3)),
+    "SparsePosterior": kernels.SparsePosterior(PRIOR, Z),
+    "FixedSparsePosterior": kernels.FixedSparsePosterior(kernels.RBF(ARD, 1.1), PRIOR, Z),
+    "Tempered": kernels.Tempered(kernels.SparsePosterior(kernels.Matern32(1.2), Z), 0.6),
     "Sum": kernels.RBF(1.5) + kernels.Linear(0.3) + kernels.Constant(0.2),
     "Sum with White": kernels.Matern52(ARD) + kernels.White(0.1),
     "Product": kernels.RBF(2.0) * kernels.Periodic(1.0, 1.5) * kernels.Linear(0.4),
@@ -46,7 +60,9 @@ KERNELS: dict[str, kernels.Kernel] = {
     "OnDimensions": kernels.RBF([0.5, 1.5]).on([2, 0]),
     "Nested": 0.7 * (kernels.RBF(1.3).on(1) * (kernels.Constant(0.5) + kernels.Cosine(2.0).on([0, 2]))),
 }
-WITHOUT_FEATURES = {name for name in KERNELS if "White" in name or "depth 2" in name or "depth 3" in name}
+WITHOUT_FEATURES = {
+    name for name in KERNELS if any(part in name for part in ("White", "depth 2", "depth 3", "FixedSparse"))
+}
 
 # A kernel with a kink at coincident points turns a rounding error e of a squared distance (or of a cosine) into
 # sqrt(e), and so does each layer of the arc-cosine kernel of order 0.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kernel_instances import ARD, KERNELS, MIXTURE, some_inputs
+from kernel_instances import ARD, FEATURES, KERNELS, MIXTURE, PRIOR, ROOT, Z, some_inputs
 
 from mercer import kernels
 from mercer.kernels.dot_product import _angular
@@ -28,6 +28,26 @@ def _matern32(x, y, lengthscale, variance):
 def _matern52(x, y, lengthscale, variance):
     r = _r(x, y, lengthscale)
     return variance * (1.0 + math.sqrt(5.0) * r + 5.0 * r**2 / 3.0) * math.exp(-math.sqrt(5.0) * r)
+
+
+def _jittered(K):
+    return K + 1e-10 * np.mean(np.diagonal(K)) * np.eye(len(K))
+
+
+def _explained(kernel, x, y, inner):
+    """k(x, Z) inner k(Z, y)."""
+    return float(kernel(x[None], Z)[0] @ inner @ kernel(Z, y[None])[:, 0])
+
+
+def _undetermined(kernel, x, y, inverse_of=None):
+    """k(x, y) - k(x, Z) K^-1 k(Z, y), K by default k(Z, Z)."""
+    inner = np.linalg.inv(_jittered(np.asarray((inverse_of or kernel)(Z))))
+    return float(kernel(x[None], y[None])[0, 0]) - _explained(kernel, x, y, inner)
+
+
+def _cholesky_svgp(x, y):
+    W = np.linalg.inv(np.linalg.cholesky(_jittered(np.asarray(PRIOR(Z)))))
+    return _undetermined(PRIOR, x, y) + _explained(PRIOR, x, y, W.T @ ROOT @ ROOT.T @ W)
 
 
 def _spectral_mixture(x, y):
@@ -103,6 +123,13 @@ FORMULAS = {
         for i, v in enumerate((0.5, 1.2))
         for j, w in enumerate((0.5, 1.2))
     ),
+    "FeatureMap": lambda x, y: (0.7 * sum(np.asarray(FEATURES(x)) * np.asarray(FEATURES(y))) + 0.4) ** 2,
+    "CholeskySVGP": _cholesky_svgp,
+    "DiagonalSVGP": lambda x, y: _undetermined(PRIOR, x, y) + _explained(PRIOR, x, y, np.diag([0.3, 0.1, 0.7, 0.2])),
+    "KernelisedSVGP": lambda x, y: _undetermined(PRIOR, x, y) + _matern52(x, y, 0.6, 0.3),
+    "SparsePosterior": lambda x, y: _undetermined(PRIOR, x, y),
+    "FixedSparsePosterior": lambda x, y: _undetermined(kernels.RBF(ARD, 1.1), x, y, PRIOR),
+    "Tempered": lambda x, y: 0.6 * _undetermined(kernels.Matern32(1.2), x, y),
 }
 
 
@@ -120,7 +147,8 @@ def test_formula(name):
 
 def test_every_kernel_of_parameters_has_defaults():
     of_kernels = (kernels.Sum, kernels.Product, kernels.Scaled, kernels.OnDimensions, kernels.ChangePoints)
-    of_kernels += (kernels.Convolutional,)
+    of_kernels += (kernels.Convolutional, kernels.FeatureMap, kernels.CholeskySVGP, kernels.DiagonalSVGP)
+    of_kernels += (kernels.KernelisedSVGP, kernels.SparsePosterior, kernels.FixedSparsePosterior, kernels.Tempered)
     for kind in {type(kernel) for kernel in KERNELS.values()}.difference(of_kernels):
         assert jax.eval_shape(kind(), jnp.ones((2, 1))).shape == (2, 2)
 

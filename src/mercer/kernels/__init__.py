@@ -5,6 +5,7 @@ from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, S
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
+from mercer.kernels.feature_map import FeatureMap
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.multioutput import (
     Coregionalisation,
@@ -20,6 +21,15 @@ from mercer.kernels.multioutput import (
 from mercer.kernels.periodic import Cosine, Periodic, SpectralMixture
 from mercer.kernels.static import Constant, White
 from mercer.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary
+
+from mercer.kernels.variational import (
+    CholeskySVGP,
+    DiagonalSVGP,
+    FixedSparsePosterior,
+    KernelisedSVGP,
+    SparsePosterior,
+    Tempered,
+)
 
 __all__ = [
     "Kernel",
@@ -57,4 +67,11 @@ __all__ = [
     "OutputIndexed",
     "Convolutional",
     "ImageToImage",
+    "FeatureMap",
+    "CholeskySVGP",
+    "DiagonalSVGP",
+    "KernelisedSVGP",
+    "SparsePosterior",
+    "FixedSparsePosterior",
+    "Tempered",
 ]

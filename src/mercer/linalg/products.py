@@ -103,7 +103,8 @@ def weighted_gram(
     def add(total, i):
         return total + gram(_slice(K, i), _slice(weights, i)), None
 
-    total, _ = jax.lax.scan(add, jnp.zeros((K.shape[0],) * 2, K.dtype), jnp.arange(whole))
+    size = jax.eval_shape(transform, _slice(K, 0)).shape[0]
+    total, _ = jax.lax.scan(add, jnp.zeros((size, size), K.dtype), jnp.arange(whole))
     return total + gram(K[:, edge:], weights[edge:]) if edge < K.shape[1] else total
 
 

@@ -3,5 +3,6 @@
 from mercer.means.base import Mean
 from mercer.means.network import Network
 from mercer.means.polynomial import Constant, Linear, Polynomial, Zero
+from mercer.means.sparse import Sparse
 
-__all__ = ["Mean", "Zero", "Constant", "Linear", "Polynomial", "Network"]
+__all__ = ["Mean", "Zero", "Constant", "Linear", "Polynomial", "Network", "Sparse"]

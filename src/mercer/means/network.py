@@ -1,10 +1,6 @@
 """A mean that is a neural network, or any other function with parameters."""
 
-from collections.abc import Callable
-
-import jax
-from jaxtyping import Array, Float
-
+from mercer import modules
 from mercer.means.base import Mean
 from mercer.parameters import param, real
 
@@ -12,16 +8,10 @@ from mercer.parameters import param, real
 class Network(Mean):
     """module(x): an `equinox` module that takes a row [D] to [P]. All of its arrays are parameters."""
 
-    module: Callable[[Float[Array, " D"]], Float[Array, " P"]] = param(real)
+    module: modules.Module = param(real)
 
     def __check_init__(self):
-        if not callable(self.module):
-            raise ValueError(f"Network: module expects a function of a row of X, got {self.module!r}")
+        modules.check_module(self.module, "Network")
 
     def _values(self, X):
-        values = jax.vmap(self.module)(X)
-        if values.ndim != 2:
-            raise ValueError(
-                f"Network: module expects to return a vector [P] for a row of X, got shape {values.shape[1:]}"
-            )
-        return values
+        return modules.of_rows(self.module, X, "Network")
