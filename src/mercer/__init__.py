@@ -8,7 +8,9 @@ import importlib
 from typing import Any
 
 from mercer import (
+    calibration,
     covariances,
+    datasets,
     inducing,
     io,
     kernels,
@@ -45,8 +47,10 @@ __all__ = [
     "Model",
     "Process",
     "Sparse",
+    "calibration",
     "constant",
     "covariances",
+    "datasets",
     "elbo",
     "fit",
     "inducing",

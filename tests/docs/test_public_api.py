@@ -18,6 +18,8 @@ PACKAGES = [
     "linalg",
     "covariances",
     "io",
+    "calibration",
+    "datasets",
     "tabular",
     "sklearn",
 ]

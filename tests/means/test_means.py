@@ -103,9 +103,7 @@ ERRORS = {
     r"Linear: weights of shape \(3, 1\) expects X with 3 columns, got 2": lambda: means.Linear(np.ones((3, 1)))(X),
     r"Polynomial: weights of shape \(1, 3, 1\) expects X with 3": lambda: means.Polynomial(np.ones((1, 3, 1)))(X),
     r"Network: module expects a function of a row of X": lambda: means.Network(np.ones(2)),
-    r"Network: module expects to return a vector for a row of X, got shape \(\)": lambda: means.Network(jnp.sum)(
-        X
-    ),
+    r"Network: module expects to return a vector for a row of X, got shape \(\)": lambda: means.Network(jnp.sum)(X),
     r"X must be two-dimensional \[N, D\], got shape \(5,\)": lambda: means.Zero()(X[:, 0]),
 }
 

@@ -1,5 +1,6 @@
 """Inducing variables, and where to put inducing points."""
 
+from mercer.inducing.alternation import Alternation, alternate
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.derivative import Derivative
 from mercer.inducing.fourier import FourierFeatures
@@ -28,6 +29,8 @@ __all__ = [
     "LatentVariables",
     "Shared",
     "Separate",
+    "Alternation",
+    "alternate",
     "greedy_indices",
     "greedy_variance",
     "kmeans",

@@ -21,7 +21,6 @@ from mercer.kernels.multioutput import (
 from mercer.kernels.periodic import Cosine, Periodic, SpectralMixture
 from mercer.kernels.static import Constant, White
 from mercer.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary
-
 from mercer.kernels.variational import (
     CholeskySVGP,
     DiagonalSVGP,

@@ -295,7 +295,9 @@ class Tempered(Kernel):
 
     def __check_init__(self):
         if not isinstance(self.kernel, Kernel):
-            raise ValueError(f"Tempered: kernel expects a mercer kernel of one output, got {type(self.kernel).__name__}")
+            raise ValueError(
+                f"Tempered: kernel expects a mercer kernel of one output, got {type(self.kernel).__name__}"
+            )
         self._check_ranks(factor=0)
 
     def _matrix(self, X, X2):

@@ -155,5 +155,5 @@ def _slices(K: Array) -> tuple[int, int]:
     return whole, whole * _SLICE
 
 
-def _slice(array: Array, i: Array) -> Array:
+def _slice(array: Array, i: Array | int) -> Array:
     return jax.lax.dynamic_slice_in_dim(array, i * _SLICE, _SLICE, axis=-1)

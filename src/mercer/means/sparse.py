@@ -19,11 +19,11 @@ class Sparse(Mean):
     `mercer.kernels.CholeskySVGP` of the same kernel and Z a `GP` has the form of `mercer.Sparse`.
     """
 
+    base: Mean
     kernel: Kernel = constant()
     Z: Float[Array, "M D"] = constant()
     W: Float[Array, "M M"] = constant()
     weights: Float[Array, "M P"] = param(real)
-    base: Mean
 
     def __init__(self, kernel: Kernel, Z: Float[Array, "M D"], weights: Float[Array, "M P"], base: Mean | None = None):
         self.kernel, self.Z, self.weights = kernel, points(Z, kernel), weights

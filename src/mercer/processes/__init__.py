@@ -6,6 +6,7 @@ from mercer.processes.conditioned import CachedConditioned, CachedKronecker, Con
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import GP
 from mercer.processes.sparse import CachedSparse, Sparse
+from mercer.processes.tempered import Tempered
 
 __all__ = [
     "Process",
@@ -18,4 +19,5 @@ __all__ = [
     "CachedKronecker",
     "Sparse",
     "CachedSparse",
+    "Tempered",
 ]

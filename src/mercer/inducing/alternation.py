@@ -1,0 +1,84 @@
+"""Algorithm 2 of paper 000: a kernel and inducing points for it, learned in turns.
+
+Greedy selection needs a kernel, and learning a kernel by the marginal likelihood of few points needs these points. So the two
+take turns, each kernel learned from the same start, until the selection repeats or a number of rounds is over.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from mercer import validation
+from mercer.inducing.selection import greedy_indices
+from mercer.kernels.base import Kernel
+from mercer.means.base import Mean
+
+
+class Alternation(NamedTuple):
+    """A learned kernel, the variance of the noise, and the points chosen with the kernel, rows `indices` of X."""
+
+    kernel: Kernel
+    noise: Float[Array, ""]
+    Z: Float[Array, "M D"]
+    U: Float[Array, "M P"]  # the observations there
+    indices: Int[np.ndarray, " M"]
+    rounds: int
+    converged: bool  # whether the last selection repeated an earlier one
+
+
+def alternate(
+    X: Float[Array, "N D"],
+    Y: Float[Array, "N P"],
+    kernel: Kernel,
+    M: int,
+    *,
+    noise: float = 0.1,
+    mean: Mean | None = None,
+    rounds: int = 10,
+    steps: int = 100,
+    optimiser: Any = None,
+) -> Alternation:
+    """Selects M rows of X by greedy variance and learns the kernel on them by type-II maximum likelihood, in turns.
+
+    A round starts from the given kernel and noise variance, and takes `steps` of an optimiser (L-BFGS by default) on the
+    marginal likelihood of the chosen rows (paper 000, Algorithm 2). Outputs share the kernel. It ends when a selection is one
+    that was there before, or after so many rounds. The prior's mean is zero unless given, and held fixed.
+    """
+    # fit and the exact objective stand above this package
+    import optax
+
+    from mercer import training
+    from mercer.likelihoods import Gaussian
+    from mercer.model import Model
+    from mercer.objectives import MarginalLikelihood
+    from mercer.processes import GP
+
+    X = validation.inputs(X)
+    Y = validation.outputs(Y, len(X))
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel expects a mercer kernel of one output, got {type(kernel).__name__}")
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    start = Model(GP(kernel, mean), Gaussian(noise))
+    learned: Any = start
+    selections = [greedy_indices(X, kernel, M)]
+    while len(selections) <= rounds and not _repeats(selections):
+        learned = training.fit(
+            start,
+            MarginalLikelihood(),
+            (X[selections[-1]], Y[selections[-1]]),
+            optimiser=optax.lbfgs() if optimiser is None else optimiser,
+            steps=steps,
+            frozen=lambda model: model.posterior.mean,
+        ).model
+        selections.append(greedy_indices(X, learned.posterior.kernel, M))
+    last = selections[-1]
+    found = learned.posterior.kernel, learned.likelihood.variance, X[last], Y[last], last
+    return Alternation(*found, len(selections) - 1, _repeats(selections))
+
+
+def _repeats(selections: list[np.ndarray]) -> bool:
+    """Whether the last selection, in whatever order, was there before."""
+    *earlier, last = (frozenset(indices.tolist()) for indices in selections)
+    return last in earlier

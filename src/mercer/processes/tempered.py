@@ -1,0 +1,58 @@
+"""A process whose covariance is scaled, one factor for each output (paper 000, equations 5.9 and 5.10)."""
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from mercer.parameters import constant, param, positive
+from mercer.processes.base import Process
+from mercer.processes.gaussian import Gaussian
+
+
+class Tempered(Process):
+    """f with the mean of `process` and `factor` times its covariance: a number, or a vector [P] with one for each output.
+
+    Between outputs p and p' the covariance is scaled by sqrt(factor_p factor_p'). Only the factor is learned.
+    """
+
+    process: Process = constant()
+    factor: Array = param(positive, default=1.0)
+
+    def __check_init__(self):
+        if not isinstance(self.process, Process):
+            raise ValueError(f"Tempered: process expects a mercer process, got {type(self.process).__name__}")
+        shape, outputs = jnp.shape(self.factor), self.process.num_outputs
+        if len(shape) > 1 or (shape and outputs is not None and shape != (outputs,)):
+            raise ValueError(f"Tempered: factor expects a number or one for each output, got shape {shape}")
+
+    @property
+    def num_outputs(self):
+        return self.process.num_outputs
+
+    @property
+    def joint_layout(self):
+        return self.process.joint_layout
+
+    def check_inputs(self, X):
+        self.process.check_inputs(X)
+
+    def _check_prediction(self, result):
+        self.process._check_prediction(result)
+
+    def _predict(self, X, covariance):
+        mean, cov = self.process._predict(X, covariance)
+        root = jnp.broadcast_to(jnp.sqrt(self.factor), mean.shape[1:])
+        scales = {"diag": root**2, "outputs": jnp.outer(root, root), "inputs": (root**2)[:, None, None]}
+        scale = scales[covariance] if covariance in scales else root[:, None, None] * root
+        return Gaussian(mean, scale * cov, covariance)
+
+    def cached(self):
+        return Tempered(self.process.cached(), self.factor)
+
+    def _sample_function(self, key, num_features):
+        draw = self.process._sample_function(key, num_features)
+
+        def tempered(X):
+            mean = self.process.predict(X).mean
+            return mean + jnp.sqrt(self.factor).astype(X.dtype) * (draw(X) - mean)
+
+        return tempered
