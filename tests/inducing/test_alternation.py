@@ -16,7 +16,7 @@ Y = np.sin(3.0 * X) + 0.1 * rng.normal(size=X.shape)
 
 @pytest.fixture(scope="module")
 def found():
-    return inducing.alternate(X, Y, kernels.RBF(1.0), 12, steps=60)
+    return inducing.alternate(X, Y, kernels.RBF(1.0), 12, steps=60, priors=())
 
 
 def test_it_ends_at_a_selection_that_its_own_kernel_makes(found):
@@ -38,6 +38,12 @@ def test_the_kernel_is_that_of_largest_marginal_likelihood_on_the_points(found):
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(at), 0.0, atol=1e-2)
 
 
+def test_noise_does_not_vanish_where_points_can_be_interpolated():
+    exact = inducing.alternate(X[:9], X[:9] ** 2, kernels.RBF(1.0), 9, rounds=1, steps=200, priors=())
+    held = inducing.alternate(X[:9], X[:9] ** 2, kernels.RBF(1.0), 9, rounds=1, steps=200)
+    assert exact.noise < 1e-6 and held.noise > 1e-5
+
+
 def test_a_limit_on_rounds():
     found = inducing.alternate(X, Y, kernels.RBF(0.1), 12, rounds=1, steps=5, optimiser=optax.adam(0.1))
     assert found.rounds == 1 and len(found.indices) == 12
@@ -50,6 +56,7 @@ def test_several_outputs_share_the_kernel():
 
 ERRORS = {
     "M must be between 1 and the number of rows": lambda: inducing.alternate(X, Y, kernels.RBF(), 100),
+    "noise expects a positive variance": lambda: inducing.alternate(X, Y, kernels.RBF(), 5, noise=0.0),
     "rounds must be at least 1": lambda: inducing.alternate(X, Y, kernels.RBF(), 5, rounds=0),
     "kernel expects a mercer kernel": lambda: inducing.alternate(X, Y, 1.0, 5),
     "same number of rows": lambda: inducing.alternate(X, Y[:3], kernels.RBF(), 5),

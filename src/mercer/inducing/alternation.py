@@ -4,6 +4,8 @@ Greedy selection needs a kernel, and learning a kernel by the marginal likelihoo
 take turns, each kernel learned from the same start, until the selection repeats or a number of rounds is over.
 """
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,9 @@ from mercer import validation
 from mercer.inducing.selection import greedy_indices
 from mercer.kernels.base import Kernel
 from mercer.means.base import Mean
+from mercer.priors import LogNormal, Prior
+
+_SPREAD = 1.5  # of the logarithm of the noise
 
 
 class Alternation(NamedTuple):
@@ -38,12 +43,17 @@ def alternate(
     rounds: int = 10,
     steps: int = 100,
     optimiser: Any = None,
+    priors: Sequence[tuple[Callable[[Any], Array], Prior]] | None = None,
 ) -> Alternation:
     """Selects M rows of X by greedy variance and learns the kernel on them by type-II maximum likelihood, in turns.
 
     A round starts from the given kernel and noise variance, and takes `steps` of an optimiser (L-BFGS by default) on the
     marginal likelihood of the chosen rows (paper 000, Algorithm 2). Outputs share the kernel. It ends when a selection is one
     that was there before, or after so many rounds. The prior's mean is zero unless given, and held fixed.
+
+    Few points can often be interpolated, and their likelihood then grows as the noise goes to nothing. So the noise variance has
+    a log-normal prior around its start, by a factor of e^1.5 to either side; `priors` (as in `mercer.objectives.MAP`)
+    replaces it, and () is plain maximum likelihood.
     """
     # fit and the exact objective stand above this package
     import optax
@@ -51,22 +61,26 @@ def alternate(
     from mercer import training
     from mercer.likelihoods import Gaussian
     from mercer.model import Model
-    from mercer.objectives import MarginalLikelihood
+    from mercer.objectives import MAP, MarginalLikelihood
     from mercer.processes import GP
 
     X = validation.inputs(X)
     Y = validation.outputs(Y, len(X))
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel expects a mercer kernel of one output, got {type(kernel).__name__}")
+    if not noise > 0.0:
+        raise ValueError(f"noise expects a positive variance, got {noise}")
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
+    if priors is None:
+        priors = [(_noise_variance, LogNormal(math.log(noise), _SPREAD))]
     start = Model(GP(kernel, mean), Gaussian(noise))
     learned: Any = start
     selections = [greedy_indices(X, kernel, M)]
     while len(selections) <= rounds and not _repeats(selections):
         learned = training.fit(
             start,
-            MarginalLikelihood(),
+            MAP(MarginalLikelihood(), priors) if priors else MarginalLikelihood(),
             (X[selections[-1]], Y[selections[-1]]),
             optimiser=optax.lbfgs() if optimiser is None else optimiser,
             steps=steps,
@@ -76,6 +90,10 @@ def alternate(
     last = selections[-1]
     found = learned.posterior.kernel, learned.likelihood.variance, X[last], Y[last], last
     return Alternation(*found, len(selections) - 1, _repeats(selections))
+
+
+def _noise_variance(model: Any) -> Array:
+    return model.likelihood.variance
 
 
 def _repeats(selections: list[np.ndarray]) -> bool:
