@@ -9,6 +9,7 @@ from typing import Any
 
 from mercer import (
     covariances,
+    divergences,
     inducing,
     io,
     kernels,
@@ -47,6 +48,7 @@ __all__ = [
     "Sparse",
     "constant",
     "covariances",
+    "divergences",
     "elbo",
     "fit",
     "inducing",
