@@ -38,8 +38,7 @@ class Divergence(Module):
     def joint(self, q: Gaussian, p: Gaussian) -> Float[Array, ""]:
         """The divergence of q from p, two Gaussians of the same layout. A p of one output stands for each output of q."""
         p = _comparable(q, p)
-        for gaussian, name in ((q, "q"), (p, "p")):
-            _check_variances(gaussian, name)
+        _check_variances(q, p)
         if not all(is_concrete(array) for array in (*q, *p)):
             return self._joint(q, p)
         with quiet_blas():
@@ -167,13 +166,16 @@ def _copies(p: Gaussian, num: int) -> Gaussian:
     return Gaussian(mean, cov, p.layout)
 
 
-def _check_variances(gaussian: Gaussian, name: str) -> None:
+def _check_variances(q: Gaussian, p: Gaussian) -> None:
     """Refuses marginal variances that are negative by more than rounding, where the numbers are known."""
-    if is_concrete(gaussian.cov):
-        variance = np.asarray(gaussian.variance)
-        rounding = np.sqrt(np.finfo(variance.dtype).eps) * np.abs(variance).max(initial=0.0)
-        if not (np.isfinite(variance) & (variance >= -rounding)).all():
-            raise ValueError(f"{name} must have variances that are positive and finite, got {_smallest(variance)}")
+    if not (is_concrete(q.cov) and is_concrete(p.cov)):
+        return
+    with jax.ensure_compile_time_eval():  # numbers that are known may meet us inside somebody's jit
+        variances = {"q": np.asarray(q.variance), "p": np.asarray(p.variance)}
+    scale = max(np.abs(variance).max(initial=0.0) for variance in variances.values())
+    for name, variance in variances.items():
+        if not (np.isfinite(variance) & (variance >= -np.sqrt(np.finfo(variance.dtype).eps) * scale)).all():
+            raise ValueError(f"{name} must have variances that are positive and finite, got {np.min(variance):.6g}")
 
 
 def refuse_functionals(divergence: Divergence, X: Any) -> None:
