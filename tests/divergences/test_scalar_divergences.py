@@ -272,7 +272,7 @@ def test_an_alpha_that_is_none(alpha):
 
 def test_a_renyi_divergence_that_is_infinite():
     """alpha v_p + (1 - alpha) v_q = 2 - 3 < 0."""
-    with pytest.raises(ValueError, match="alpha = 2 > 1 .* var_q is not positive; take a smaller alpha"):
+    with pytest.raises(ValueError, match=r"alpha = 2 > 1 .* var_q is not positive; take a smaller alpha"):
         Renyi(2.0)(0.0, [1.0, 3.0], 0.0, 1.0)
     traced = jax.jit(jax.value_and_grad(lambda v: jnp.sum(Renyi(2.0)(0.1, v, 0.0, 1.0)[:1])))
     assert traced(jnp.asarray([3.0, 1.0]))[0] == np.inf and np.isfinite(traced(jnp.asarray([3.0, 1.0]))[1]).all()

@@ -3,7 +3,9 @@
 With s = log v_q - log v_p and d = m_q - m_p, KL[Q || P] = (exp(s) - 1 - s) / 2 + d^2 / (2 v_p).
 """
 
+import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from mercer.divergences.base import ScalarDivergence
 from mercer.divergences.elementary import exp_excess, log_ratio
@@ -15,8 +17,8 @@ class KL(ScalarDivergence):
     """KL[Q || P] = log(s_p / s_q) + (v_q + (m_q - m_p)^2) / (2 v_p) - 1/2: that of Bayes' rule, infinite where P has no mass.
 
     Between a `Sparse` and a `GP` it is that of the inducing variables, whatever the inputs: the divergence of the two
-    processes where the GP is the prior of the `Sparse`. Where the two priors differ outside of the inducing variables the divergence
-    of the processes is infinite, and this is its part on these variables, a lower bound.
+    processes, where the GP is the prior of the `Sparse`. Where the two priors differ outside of the inducing variables the
+    divergence of the processes is infinite, and this is its part on these variables, a lower bound.
     """
 
     def _pointwise(self, mean_q, var_q, mean_p, var_p):
@@ -32,9 +34,12 @@ class KL(ScalarDivergence):
     def _between(self, q, p, X):
         if self.layout(q, p) is not None:
             return super()._between(q, p, X)
-        own = p is q.prior
-        q = q._aligned(X)[0]
-        return q.kl() if own else q.kl(p)
+        return _of_variables(q._aligned(X)[0], None if p is q.prior else p)
+
+
+@eqx.filter_jit
+def _of_variables(q: Sparse, p: GP | None) -> Float[Array, ""]:
+    return q.kl(p)
 
 
 class ReverseKL(ScalarDivergence):

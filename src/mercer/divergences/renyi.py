@@ -16,9 +16,9 @@ from mercer.parameters import constant, is_concrete
 
 
 class Renyi(ScalarDivergence):
-    """R_alpha[Q || P] = log(s_p / s_q) + log(v_p / v) / (2 (alpha - 1)) + alpha (m_q - m_p)^2 / (2 v), v = alpha v_p + (1 - alpha) v_q.
+    """log(s_p / s_q) + log(v_p / v) / (2 (alpha - 1)) + alpha (m_q - m_p)^2 / (2 v), v = alpha v_p + (1 - alpha) v_q.
 
-    Rényi's divergence, alpha > 0 (paper 000, equation 6.7). At alpha = 1 it is KL[Q || P], the limit. For alpha > 1 it is
+    Rényi's R_alpha[Q || P], alpha > 0 (paper 000, equation 6.7). At alpha = 1 it is KL[Q || P], the limit. For alpha > 1 it is
     infinite where v <= 0, or is no covariance: there known numbers are refused, and in compiled code the value is infinite.
     alpha is held still in training, and no derivative goes to it.
     """

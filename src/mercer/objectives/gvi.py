@@ -1,8 +1,8 @@
 """Generalised variational inference: a risk on the data, and a divergence that keeps the posterior near a prior.
 
-The generalised posterior makes E_q[sum_n loss(f, y_n)] + D[Q, P] small over processes Q (paper 000, equation 4.3; Knoblauch, Jewson and
-Damoulas, 2022; Wild, Hu and Sejdinovic, 2022). Per datum this is the mean risk plus D / N, with Bayes' rule at one corner
-(minus the log likelihood, and KL), Gaussian Wasserstein inference at another (4.7, 5.11), projected inference at a third (6.2).
+The generalised posterior makes E_q[sum_n loss(f, y_n)] + D[Q, P] small over processes Q (paper 000, equation 4.3; Knoblauch,
+Jewson and Damoulas, 2022; Wild, Hu and Sejdinovic, 2022). Per datum this is the mean risk plus D / N, with Bayes' rule at one
+corner (the log likelihood and KL), Gaussian Wasserstein inference at another (4.7, 5.11), projected inference at a third (6.2).
 """
 
 from typing import Any
@@ -27,17 +27,18 @@ from mercer.processes.latents import after
 class GVI(Objective):
     """mean_n risk_n + weight * D[Q, P] / N, of the posterior Q of a model and a prior P.
 
-    The risk is a mean over rows, in the risk's own units (nats, for log likelihoods); D is one number for the whole process, in the
-    divergence's own units, and counts as `weight` data sets would count it. weight = 1 with
-    `risks.ExpectedNegativeLogLikelihood()` and `divergences.KL()` is the ELBO. The mean risk plus the whole of D, as in
-    the experiments of paper 000, is weight = N, the number of data.
+    The risk is a mean over rows, in the risk's own units (nats, for log likelihoods). D is one number for the whole process, in
+    the divergence's own units, against the N risks of all the data: weight = 1 with `risks.ExpectedNegativeLogLikelihood()` and
+    `divergences.KL()` is minus the ELBO per datum. The mean risk plus the whole of D, as in the experiments of paper 000, is
+    weight = N, the number of data.
 
-    `prior` is any process, and held still; None is the posterior's own prior (`model.posterior.prior`), which is trained with the
-    posterior, as under the ELBO. A prior of one output stands for each output of the posterior.
+    `prior` is any process, and held still; None is the posterior's own prior (`model.posterior.prior`), which is trained with
+    the posterior, as under the ELBO. A prior of one output stands for each output of the posterior.
 
-    A minibatch gives an unbiased estimate of the risk; of D where it is a mean over inputs (`Projected`, `GaussianWasserstein` without
-    its trace), and where it does not look at inputs at all (`KL` between a `Sparse` and a `GP`). Any other D is taken at the inputs of the
-    batch: the divergence of the processes as the batch sees them, which grows with the batch.
+    A minibatch gives an unbiased estimate of the risk; of D where it is a mean over inputs (`Projected`, `GaussianWasserstein`
+    without its trace); and the whole of D where it looks at no inputs (`KL` between a `Sparse` and a `GP`). Any other D is taken
+    at the inputs of the batch: the divergence of the processes as the batch sees them. Of these, `GaussianWasserstein` estimates
+    that of all inputs, with a bias; the joint ones grow with the number of inputs.
     """
 
     prior: Process | None = constant()
@@ -63,7 +64,7 @@ class GVI(Objective):
         batch = super().checked(model, data)
         if self.prior is None and not isinstance(getattr(model.posterior, "prior", None), Process):
             raise ValueError(
-                f"GVI: prior=None is the posterior's own prior, which {type(model.posterior).__name__} has none of; pass a process"
+                f"GVI: prior=None is the posterior's own prior, and {type(model.posterior).__name__} has none; pass a process"
             )
         prior = self._prior(model, batch)
         prior.check_inputs(batch.X)
@@ -75,7 +76,7 @@ class GVI(Objective):
                 raise ValueError(f"GVI: the data need {needed} latent functions, the {name} has {given}")
         return batch
 
-    def _prior(self, model: Model, batch: Any) -> Process:
+    def _prior(self, model: Model, batch: Any) -> Any:
         return model.posterior.prior if self.prior is None else align(self.prior, batch.X)
 
     def _value(self, model, batch, key):

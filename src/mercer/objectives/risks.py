@@ -119,7 +119,7 @@ class _Robust(Risk):
 class BetaDivergence(_Robust):
     """-E_q[p(y | f)^(beta - 1)] / (beta - 1) + (1 / beta) int p^beta dy, beta > 1 (Knoblauch, Jewson and Damoulas, 2022).
 
-    Plus 1 / (beta - 1) - 1 it tends to the negative log likelihood as beta tends to 1. The further y is from f the less it counts.
+    Plus 1 / (beta - 1) - 1 it tends to -log p as beta tends to 1. It is bounded in y: an outlier costs as much as any other.
     """
 
     beta: Array = constant(default=1.5)
@@ -134,10 +134,9 @@ class BetaDivergence(_Robust):
 
 
 class GammaDivergence(_Robust):
-    """-gamma / (gamma - 1) E_q[p(y | f)^(gamma - 1)] / (int p^gamma dy)^((gamma - 1) / gamma), gamma > 1 (Knoblauch et al., 2022).
+    """-gamma / (gamma - 1) E_q[p(y | f)^(gamma - 1)] / (int p^gamma dy)^((gamma - 1) / gamma), gamma > 1.
 
-    Plus 1 / (gamma - 1) + 1 it tends to the negative log likelihood as gamma tends to 1. It is always negative, and the further y is
-    from f the nearer to 0.
+    Knoblauch, Jewson and Damoulas (2022). Plus 1 / (gamma - 1) + 1 it tends to -log p as gamma tends to 1. It is bounded in y.
     """
 
     gamma: Array = constant(default=1.5)

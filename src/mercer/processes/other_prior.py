@@ -1,7 +1,7 @@
 """The inducing variables of a sparse posterior under a prior that is not its own.
 
-q(u) = N(A m + q_mu, S) for variables u = A f, with m the mean of the posterior's own prior; whitened, q_mu and S are those of v and
-q(u) = N(A m + R q_mu, R S R^T). Another prior gives them p(u) = N(A m', K'), and with R' R'^T = K'
+For variables u = A f, q(u) = N(A m + q_mu, S), with m the mean of the posterior's own prior; whitened, q_mu and S are those of
+v, and q(u) = N(A m + R q_mu, R S R^T). Another prior gives them p(u) = N(A m', K'), and with R' R'^T = K'
 
     KL[q(u) || p(u)] = (|R'^-1 (A (m - m') + q_mu)|^2 + tr K'^-1 S - M + log det K' - log det S) / 2.
 """

@@ -23,7 +23,7 @@ from mercer.covariances import Kuf, Kuu
 from mercer.covariances.functionals import cross_covariance, is_functional, prior_matrix, prior_variance
 from mercer.covariances.multioutput import latent_pairs
 from mercer.inducing import InducingVariables, LatentVariables, Points
-from mercer.kernels import Independent, Kernel, LatentKernel, MultioutputKernel, OutputIndexed
+from mercer.kernels import Independent, Kernel, MultioutputKernel, OutputIndexed
 from mercer.layouts import Layout, product_in_layout
 from mercer.linalg import PSD, Dense, FactorisationError, inverse_factor, marginals, matmul, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
