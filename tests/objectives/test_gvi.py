@@ -60,8 +60,9 @@ def test_the_elbo(whiten):
     expected, found = (value_and_gradient(o, model, whole(MISSING)) for o in (ELBO(), GVI(None, LOSS, KL())))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-    explicit = value(GVI(PRIOR, LOSS, KL()), model, whole(MISSING))
-    np.testing.assert_allclose(explicit, expected[0], rtol=1e-8)
+    if whiten:
+        explicit = value(GVI(PRIOR, LOSS, KL()), model, whole(MISSING))
+        np.testing.assert_allclose(explicit, expected[0], rtol=1e-8)
 
 
 def test_training_is_that_of_the_elbo():

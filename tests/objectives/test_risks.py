@@ -218,6 +218,9 @@ def test_likelihoods_that_a_risk_is_not_for():
     for risk, likelihood, message in wrong:
         with pytest.raises(ValueError, match=message):
             risk.check(likelihood)
+    for risk in (SquaredError(), BetaDivergence(1.5), NegativeLogPredictive()):
+        with pytest.raises(ValueError, match="expects"):
+            risk(GAUSSIAN, LATENT, Y[:, :1])
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5, np.inf, np.nan, [1.5, 2.0]])

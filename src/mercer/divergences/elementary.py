@@ -80,8 +80,8 @@ def _log_cosh_jvp(primals, tangents):
 def renyi_excess(alpha: Float[Array, ""], s: Float[Array, "..."]) -> Float[Array, "..."]:
     """log(alpha + (1 - alpha) exp(s)) / (1 - alpha) - s, which is exp(s) - 1 - s at alpha = 1; infinite where undefined.
 
-    With w = 1 - alpha and e = exp(s) - 1 it is log(1 + w e) / w - s, near s = 0 worked out as exp_excess(s) - log1p_deficit(w e) / w.
-    These two cancel as alpha tends to 0; then it is alpha / (1 - alpha) times the same of 1 - alpha and -s.
+    With w = 1 - alpha and e = exp(s) - 1 it is log(1 + w e) / w - s, near s = 0 as exp_excess(s) - log1p_deficit(w e) / w. These
+    two cancel as alpha tends to 0; then it is alpha / (1 - alpha) times the same of 1 - alpha and -s.
     """
     swap = alpha < 0.5
     w, t = jnp.where(swap, alpha, 1.0 - alpha), jnp.where(swap, -s, s)

@@ -46,8 +46,8 @@ def renyi(alpha: Float[Array, ""], A: Float[Array, "J J"], y: Float[Array, " J"]
     """R_alpha[q || p] of one group, by the singular values s of A = U diag(s) V^T; infinite where it is undefined.
 
     With D = alpha I + (1 - alpha) A A^T and r = D^-1 y it is the sum of `renyi_excess(alpha, 2 log s)` / 2, plus alpha y^T r / 2.
-    Its derivatives are U diag(alpha (s^2 - 1) / (s d)) V^T - alpha (1 - alpha) r (A^T r)^T in A, with d = alpha + (1 - alpha) s^2,
-    and alpha r in y. alpha is held still.
+    Its derivatives are U diag(alpha (s^2 - 1) / (s d)) V^T - alpha (1 - alpha) r (A^T r)^T in A, d = alpha + (1 - alpha) s^2, and
+    alpha r in y. alpha is held still.
     """
     return _renyi(alpha, A, y)[0]
 

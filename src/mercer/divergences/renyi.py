@@ -28,7 +28,7 @@ class Renyi(ScalarDivergence):
     def __check_init__(self):
         if np.shape(self.alpha) != ():
             raise ValueError(f"Renyi: alpha expects one number, got shape {np.shape(self.alpha)}")
-        if is_concrete(self.alpha) and not (np.isfinite(self.alpha) and self.alpha > 0.0):
+        if is_concrete(self.alpha) and not 0.0 < np.asarray(self.alpha) < np.inf:
             raise ValueError(f"Renyi: alpha expects a positive, finite number, got {self.alpha}")
 
     def _alpha(self, dtype) -> Array:
@@ -61,7 +61,7 @@ class Renyi(ScalarDivergence):
 
     def _explain(self, q, p):
         super()._explain(q, p)
-        if is_concrete(self.alpha) and self.alpha > 1.0:
+        if is_concrete(self.alpha) and np.asarray(self.alpha) > 1.0:
             raise ValueError(f"Renyi: {self._undefined('alpha cov_p + (1 - alpha) cov_q is not positive definite')}")
 
 

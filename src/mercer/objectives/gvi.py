@@ -54,7 +54,7 @@ class GVI(Objective):
         if not isinstance(self.divergence, Divergence):
             raise ValueError(f"GVI: divergence expects one of mercer.divergences, got {type(self.divergence).__name__}")
         number = np.shape(self.weight) == () and isinstance(self.weight, jax.Array | np.generic)
-        if not number or (is_concrete(self.weight) and not (np.isfinite(self.weight) and self.weight >= 0.0)):
+        if not number or (is_concrete(self.weight) and not 0.0 <= np.asarray(self.weight) < np.inf):
             raise ValueError(f"GVI: weight expects a finite number, 0 or more, got {self.weight}")
 
     def checked(self, model, data):

@@ -97,6 +97,7 @@ class SquaredError(Risk):
             _refuse(self, "a likelihood of real numbers with one latent for each output", likelihood)
 
     def _terms(self, likelihood, latent, Y, X, key):
+        _check_shape(latent, Y)
         return _sum_observed(lambda y: (y - latent.mean) ** 2 + latent.variance, Y)
 
 
@@ -108,6 +109,7 @@ class _Robust(Risk):
             _refuse(self, "a Gaussian likelihood", likelihood)
 
     def _terms(self, likelihood, latent, Y, X, key):
+        _check_shape(latent, Y)
         noise, var = likelihood.noise_variance(Y.shape, X), jnp.maximum(latent.variance, 0.0)
         return _sum_observed(lambda y: self._loss(y - latent.mean, var, noise), Y)
 
@@ -153,7 +155,7 @@ class GammaDivergence(_Robust):
 
 def _check_power(risk: Risk, name: str) -> None:
     value = getattr(risk, name)
-    if np.shape(value) != () or (is_concrete(value) and not (np.isfinite(value) and value > 1.0)):
+    if np.shape(value) != () or (is_concrete(value) and not 1.0 < np.asarray(value) < np.inf):
         raise ValueError(f"{type(risk).__name__}: {name} expects a finite number greater than 1, got {value}")
 
 
@@ -166,6 +168,11 @@ def _log_expected_power(c: Array, residual: Array, var: Array, noise: Array) -> 
 def _log_integral(power: Array, noise: Array) -> Array:
     """log int N(y; f, noise)^power dy."""
     return -0.5 * ((power - 1.0) * jnp.log(2.0 * jnp.pi * noise) + jnp.log(power))
+
+
+def _check_shape(latent: Gaussian, Y: Array) -> None:
+    if Y.shape != latent.mean.shape:
+        raise ValueError(f"Y expects the shape {latent.mean.shape} of the latent values, got {Y.shape}")
 
 
 def _sum_observed(terms: Any, Y: Float[Array, "B P"]) -> Float[Array, " B"]:
