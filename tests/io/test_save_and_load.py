@@ -105,6 +105,26 @@ INDUCING = [
     mc.inducing.Multiscale(X, 0.3),
     mc.inducing.FourierFeatures(-1.0, [4.0, 5.0], (3, 2)),
 ]
+DIVERGENCES = [
+    mc.divergences.KL(),
+    mc.divergences.ReverseKL(),
+    mc.divergences.Jeffreys(),
+    mc.divergences.Renyi(0.3),
+    mc.divergences.Bhattacharyya(),
+    mc.divergences.Hellinger(),
+    mc.divergences.Wasserstein(),
+    mc.divergences.SquaredDifference(),
+    mc.divergences.Projected(mc.divergences.Renyi(np.float32(1.5))),
+    mc.divergences.GaussianWasserstein(trace=False),
+]
+RISKS = [
+    mc.objectives.risks.ExpectedNegativeLogLikelihood(),
+    mc.objectives.risks.NegativeLogPredictive(),
+    mc.objectives.risks.CrossEntropy(),
+    mc.objectives.risks.SquaredError(),
+    mc.objectives.risks.BetaDivergence(1.2),
+    mc.objectives.risks.GammaDivergence(1.3),
+]
 VALUES = [
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
@@ -150,6 +170,10 @@ VALUES = [
     mc.objectives.MarginalLikelihood(),
     mc.objectives.LeaveOneOut(),
     mc.objectives.MAP(mc.objectives.ELBO(), [(lengthscale_of, mc.priors.LogNormal(0.1, 0.5))]),
+    *DIVERGENCES,
+    *RISKS,
+    *(mc.objectives.GVI(prior(), risk, divergence, 0.5) for risk, divergence in zip(RISKS, DIVERGENCES, strict=False)),
+    mc.objectives.GVI(None, RISKS[0], DIVERGENCES[0]),
     mc.priors.Normal(),
     mc.priors.LogNormal(0.3),
     mc.priors.HalfNormal(2.0),

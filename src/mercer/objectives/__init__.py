@@ -1,8 +1,10 @@
 """Objectives: functions of (model, batch, key) that `fit` makes small."""
 
+from mercer.objectives import risks
 from mercer.objectives.base import Batch, Objective
 from mercer.objectives.collapsed import CollapsedELBO
 from mercer.objectives.exact import LeaveOneOut, MarginalLikelihood
+from mercer.objectives.gvi import GVI
 from mercer.objectives.map import MAP
 from mercer.objectives.variational import ELBO, PredictiveLogLikelihood, elbo
 
@@ -14,6 +16,8 @@ __all__ = [
     "CollapsedELBO",
     "ELBO",
     "PredictiveLogLikelihood",
+    "GVI",
     "MAP",
+    "risks",
     "elbo",
 ]

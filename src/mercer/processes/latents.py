@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer.covariances.functionals import is_functional
-from mercer.kernels import Coregionalisation, Independent, Kernel, MultioutputKernel, OutputIndexed
+from mercer.kernels import Coregionalisation, Independent, Kernel, LatentKernel, MultioutputKernel, OutputIndexed
 from mercer.layouts import Layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul, on_cpu
 from mercer.processes.gaussian import Gaussian
@@ -34,6 +34,11 @@ def mixes(kernel: Kernel | MultioutputKernel) -> bool:
     """Whether the outputs at an input are a linear mixture of latent functions at that input."""
     inner = kernel.kernel if isinstance(kernel, OutputIndexed) else kernel
     return isinstance(inner, Independent | Coregionalisation)
+
+
+def latent_kernel(kernel: Any) -> LatentKernel:
+    """The kernel whose latent functions are meant, also of an `OutputIndexed`."""
+    return kernel.kernel if isinstance(kernel, OutputIndexed) else kernel
 
 
 def mixed_mean(W: Float[Array, "#N P L"], latent: Float[Array, "N L"]) -> Float[Array, "N P"]:
@@ -64,7 +69,7 @@ def for_each(function: Callable[..., Any], trees: Sequence[Any], *arrays: Array)
     if not alike or not others:
         results: list[Any] = []
         for i, tree in enumerate(trees):
-            results.append(function(_after(results, tree), *(array[i] for array in arrays)))
+            results.append(function(after(results, tree), *(array[i] for array in arrays)))
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
     dynamic, static = zip(*(eqx.partition(tree, eqx.is_array) for tree in trees), strict=True)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *dynamic)
@@ -77,7 +82,7 @@ def for_each(function: Callable[..., Any], trees: Sequence[Any], *arrays: Array)
     return jax.lax.map(one, entries) if on_cpu() else jax.vmap(one)(entries)
 
 
-def _after(results: list[Any], tree: Any) -> Any:
+def after(results: list[Any], tree: Any) -> Any:
     """The tree, made to wait for the last result: factorisations that run at the same time can wait for each other for ever."""
     leaves, structure = jax.tree.flatten(tree)
     first = next((i for i, leaf in enumerate(leaves) if eqx.is_inexact_array(leaf)), None)

@@ -23,7 +23,7 @@ from mercer.covariances import Kuf, Kuu
 from mercer.covariances.functionals import cross_covariance, is_functional, prior_matrix, prior_variance
 from mercer.covariances.multioutput import latent_pairs
 from mercer.inducing import InducingVariables, LatentVariables, Points
-from mercer.kernels import Independent, Kernel, LatentKernel, MultioutputKernel, OutputIndexed
+from mercer.kernels import Independent, Kernel, MultioutputKernel, OutputIndexed
 from mercer.layouts import Layout, product_in_layout
 from mercer.linalg import PSD, Dense, FactorisationError, inverse_factor, marginals, matmul, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
@@ -31,7 +31,8 @@ from mercer.linalg.products import map_rows
 from mercer.parameters import cast, constant, lower_triangular, param, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.latents import for_each, mixed_gaussian, mixed_mean, mixes, mixing
+from mercer.processes.latents import for_each, latent_kernel, mixed_gaussian, mixed_mean, mixes, mixing
+from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP
 
 
@@ -98,7 +99,7 @@ class Sparse(Process):
         """Inducing variables and kernel of each group; a single pair where the groups share it."""
         if not isinstance(self.inducing, LatentVariables):
             return ((self.inducing, self.prior.kernel),)
-        return latent_pairs(self.inducing, _latent_kernel(self.prior.kernel))
+        return latent_pairs(self.inducing, latent_kernel(self.prior.kernel))
 
     def _prior_root(self, L: int, blocks: int, dtype) -> Array:
         """A root of the prior covariance of u (or of its blocks) for each group."""
@@ -143,7 +144,7 @@ class Sparse(Process):
             raise ValueError(
                 "latents() needs inducing variables of the latent functions: Shared(...) or Separate([...])"
             )
-        kernel = _latent_kernel(self.prior.kernel).latent
+        kernel = latent_kernel(self.prior.kernel).latent
         return Sparse(GP(kernel), self.inducing, None, self.whiten, q_mu=self.q_mu, q_sqrt=self.q_sqrt)
 
     def root(self) -> Float[Array, "L M M"]:
@@ -183,8 +184,14 @@ class Sparse(Process):
             q_mu = q_mu.T
         return Sparse(self.prior, self.inducing, None, self.whiten, q_mu=q_mu, q_sqrt=q_root)
 
-    def kl(self) -> Float[Array, ""]:
-        """KL[q(u) || p(u)], in nats, summed over groups."""
+    def kl(self, prior: GP | None = None) -> Float[Array, ""]:
+        """KL[q(u) || p(u)], in nats, summed over groups; p(u) is that of the process's own prior, or of another one.
+
+        Another prior needs a kernel under which the same variables make the same groups. Where it differs from the process's own
+        prior outside of u the divergence of the two processes is infinite, and this is its part on u, a lower bound.
+        """
+        if prior is not None:
+            return divergence_of_variables(self, prior)
         squares, log_scale = jnp.sum(self.q_sqrt**2) + jnp.sum(self.q_mu**2), 0.0
         if not self.whiten:
 
@@ -378,11 +385,6 @@ def _cache(process: Sparse) -> CachedSparse:
     return CachedSparse(process, weights.T, F, s)
 
 
-def _latent_kernel(kernel: Any) -> LatentKernel:
-    """The kernel whose latent functions are meant, also of an `OutputIndexed`."""
-    return kernel.kernel if isinstance(kernel, OutputIndexed) else kernel
-
-
 def _check_num_outputs(num_outputs: int | None, kernel: Any, inducing: InducingVariables) -> None:
     if num_outputs is None:
         return
@@ -402,7 +404,7 @@ def _group_shape(inducing: InducingVariables, kernel: Any, num_outputs: int | No
         return inducing.num, num_outputs or 1
     size = eqx.filter_eval_shape(Kuu, inducing, kernel).size
     if isinstance(inducing, LatentVariables):
-        L = _latent_kernel(kernel).num_latents
+        L = latent_kernel(kernel).num_latents
         return size // L, L
     return size, 1 if isinstance(kernel, MultioutputKernel) else num_outputs or 1
 
