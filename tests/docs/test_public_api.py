@@ -9,6 +9,7 @@ import mercer as mc
 
 PACKAGES = [
     "kernels",
+    "kernels.nngp",
     "means",
     "likelihoods",
     "inducing",

@@ -105,6 +105,12 @@ INDUCING = [
     mc.inducing.Multiscale(X, 0.3),
     mc.inducing.FourierFeatures(-1.0, [4.0, 5.0], (3, 2)),
 ]
+LAYERS = [
+    mc.kernels.nngp.Conv((3, 2), (2, 1), "VALID", 1.3, np.float32(0.2)),
+    mc.kernels.nngp.Relu(),
+    mc.kernels.nngp.Residual([mc.kernels.nngp.Erf(), mc.kernels.nngp.Dense(0.7, 0.1), mc.kernels.nngp.Gelu()]),
+    mc.kernels.nngp.Elementwise(jax.nn.softplus, 24),
+]
 VALUES = [
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
@@ -112,6 +118,10 @@ VALUES = [
     mc.kernels.Convolutional(mc.kernels.RBF(0.7), (4, 3, 2), (2, 2), "mean", np.linspace(0.5, 1.0, 6)),
     mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (4, 3), (2, 2)),
     mc.kernels.Draw(jnp.tanh),
+    mc.kernels.nngp.NTK([*LAYERS, mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense()], (4, 3, 2)),
+    mc.kernels.nngp.NNGP([*LAYERS, mc.kernels.nngp.Flatten()]),
+    *LAYERS,
+    *(mc.kernels.nngp.Flatten(), mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense(0.3)),
     *(case.likelihood for case in likelihood_cases.CASES.values()),
     *MODELS.values(),
     *(model.posterior for model in MODELS.values()),

@@ -4,12 +4,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from mercer import kernels
+from mercer.kernels import nngp
 
 D = 3
 ARD = [0.7, 1.9, 1.1]
 MIXTURE = kernels.SpectralMixture(
     weights=[1.5, 0.1], means=[[0.3, -0.1, 0.0], [0.05, 0.2, 0.4]], scales=[[0.1, 0.2, 0.3], [0.25, 0.15, 0.1]]
 )
+
+WIDE = [
+    *(nngp.Dense(1.3, 0.4), nngp.Relu(), nngp.Residual([nngp.Dense(0.8, 0.3), nngp.Erf(), nngp.Dense(1.1)])),
+    *(nngp.Gelu(), nngp.Dense(0.9, 0.2)),
+]
 
 KERNELS: dict[str, kernels.Kernel] = {
     "RBF": kernels.RBF(0.7, 1.3),
@@ -39,6 +45,10 @@ KERNELS: dict[str, kernels.Kernel] = {
         [kernels.RBF(0.7), kernels.Linear(0.5), kernels.Matern32(1.2)], [-0.5, 0.8], [3.0, 1.5], dim=1
     ),
     "Convolutional": kernels.Convolutional(kernels.RBF(0.7), (1, 3), (1, 2), "mean", np.array([0.5, 1.2])),
+    "NNGP": nngp.NNGP(WIDE),
+    "NNGP relu": nngp.NNGP([nngp.Dense(1.3), nngp.Relu()]),
+    "NNGP tanh": nngp.NNGP([nngp.Dense(0.4, 0.3), nngp.Elementwise(jnp.tanh, 80)]),
+    "NTK": nngp.NTK(WIDE),
     "Sum": kernels.RBF(1.5) + kernels.Linear(0.3) + kernels.Constant(0.2),
     "Sum with White": kernels.Matern52(ARD) + kernels.White(0.1),
     "Product": kernels.RBF(2.0) * kernels.Periodic(1.0, 1.5) * kernels.Linear(0.4),
@@ -46,7 +56,9 @@ KERNELS: dict[str, kernels.Kernel] = {
     "OnDimensions": kernels.RBF([0.5, 1.5]).on([2, 0]),
     "Nested": 0.7 * (kernels.RBF(1.3).on(1) * (kernels.Constant(0.5) + kernels.Cosine(2.0).on([0, 2]))),
 }
-WITHOUT_FEATURES = {name for name in KERNELS if "White" in name or "depth 2" in name or "depth 3" in name}
+WITHOUT_FEATURES = {
+    name for name in KERNELS if any(part in name for part in ("White", "depth 2", "depth 3", "NNGP", "NTK"))
+}
 
 # A kernel with a kink at coincident points turns a rounding error e of a squared distance (or of a cosine) into
 # sqrt(e), and so does each layer of the arc-cosine kernel of order 0.
