@@ -122,6 +122,7 @@ VALUES = [
     mc.kernels.nngp.NNGP([*LAYERS, mc.kernels.nngp.Flatten()]),
     *LAYERS,
     *(mc.kernels.nngp.Flatten(), mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense(0.3)),
+    *(mc.kernels.nngp.Erf(), mc.kernels.nngp.Gelu()),
     *(case.likelihood for case in likelihood_cases.CASES.values()),
     *MODELS.values(),
     *(model.posterior for model in MODELS.values()),

@@ -43,7 +43,9 @@ class _Wide(Kernel):
     def _value(self, moments: Moments) -> Array:
         """What the kernel is of the moments of the last layer."""
 
-    def __call__(self, X: Float[Array, "N *shape"], X2: Float[Array, "N2 *shape"] | None = None) -> Float[Array, "N N2"]:
+    def __call__(
+        self, X: Float[Array, "N *shape"], X2: Float[Array, "N2 *shape"] | None = None
+    ) -> Float[Array, "N N2"]:
         """The matrix of k(x, x'), [N, N2]; of rows [N, D] or images [N, H, W, C]. With X2 left out, [N, N]."""
         kernel, X, X2 = self._of_rows(X, X2)
         return Kernel.__call__(kernel, X, X2)
@@ -70,11 +72,13 @@ class _Wide(Kernel):
 
     def _matrix(self, X, X2):
         self._check(X)
-        return _matrix(self, X, X2)
+        (pair, alone), num = self._num_values(), len(X if X2 is None else X2)
+        rows = block_size(max(pair, alone), X.dtype, len(X), axes=2)
+        return _matrix(self, X, X2, rows, block_size(max(rows * pair, alone), X.dtype, num))
 
     def _diagonal(self, X):
         self._check(X)
-        return _diagonal(self, X)
+        return _diagonal(self, X, block_size(max(self._num_values()), X.dtype, len(X)))
 
     def _check(self, X):
         if self.image_shape is None:
@@ -117,7 +121,9 @@ class _Wide(Kernel):
     def _num_values(self) -> tuple[int, int]:
         """How many values there are at a time for each pair of inputs, and for each input alone."""
         pixels = 1 if self.image_shape is None else self.image_shape[0] * self.image_shape[1]
-        points = max((layer.num_points for layer in every_layer(self.layers) if isinstance(layer, Elementwise)), default=1)
+        points = max(
+            (layer.num_points for layer in every_layer(self.layers) if isinstance(layer, Elementwise)), default=1
+        )
         pair = pixels**2 if self._pools() else pixels
         return pair, max(pair if self._activates_pooled() else pixels, pixels * points)
 
@@ -126,11 +132,9 @@ class _Wide(Kernel):
 
 
 @eqx.filter_jit
-def _matrix(kernel: _Wide, X: Array, X2: Array | None) -> Array:
-    (pair, alone), num = kernel._num_values(), len(X if X2 is None else X2)
-    rows = block_size(max(pair, alone), X.dtype, len(X), axes=2)
-    columns = block_size(max(rows * pair, alone), X.dtype, num)
-    if rows >= len(X) and columns >= num:
+def _matrix(kernel: _Wide, X: Array, X2: Array | None, rows: int, columns: int) -> Array:
+    """The kernel, `rows` of X and `columns` of X2 at a time."""
+    if rows >= len(X) and columns >= len(X if X2 is None else X2):
         return kernel._between(X, X2)
     between = jax.checkpoint(lambda x, x2: kernel._between(x, x2))
     if X2 is None:
@@ -139,9 +143,8 @@ def _matrix(kernel: _Wide, X: Array, X2: Array | None) -> Array:
 
 
 @eqx.filter_jit
-def _diagonal(kernel: _Wide, X: Array) -> Array:
-    pair, alone = kernel._num_values()
-    return map_images(lambda x: kernel._alone(x), X, block_size(max(pair, alone), X.dtype, len(X)))
+def _diagonal(kernel: _Wide, X: Array, rows: int) -> Array:
+    return map_images(lambda x: kernel._alone(x), X, rows)
 
 
 def _image_shape(name: str, layers: tuple[Layer, ...], image_shape: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -228,7 +228,8 @@ class Residual(Layer):
     def _add(self, f: Moments, branch: Moments) -> Moments:
         rows = f.rows and branch.rows and self._add(f.rows, branch.rows)
         columns = f.columns and branch.columns and self._add(f.columns, branch.columns)
-        K, theta = f.K + branch.K, None if f.theta is None else f.theta + branch.theta
+        K = f.K + branch.K
+        theta = None if f.theta is None or branch.theta is None else f.theta + branch.theta
         m, b = f.means(), branch.means()
         if m is not None and b is not None:
             K = K + m[0] * b[1] + b[0] * m[1]
@@ -260,7 +261,9 @@ def checked_layers(name: str, layers: Any) -> tuple[Layer, ...]:
         raise ValueError(f"{expected}, got {layers!r}")
     for i, layer in enumerate(layers):
         if isinstance(layer, list | tuple):
-            raise ValueError(f"{expected}, got a {type(layer).__name__} at place {i}; put its layers into the same list")
+            raise ValueError(
+                f"{expected}, got a {type(layer).__name__} at place {i}; put its layers into the same list"
+            )
         if isinstance(layer, type) and issubclass(layer, Layer):
             raise ValueError(f"{expected}, got the class {layer.__name__} at place {i}; write {layer.__name__}(...)")
         if not isinstance(layer, Layer):

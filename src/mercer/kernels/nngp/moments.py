@@ -85,6 +85,4 @@ def moments_alone(x: Float[Array, "N *shape"], *, all_pairs: bool, tangent: bool
         K = jnp.einsum("nijc,nklc->ijkln", x, x, precision="highest") / x.shape[-1]
     else:
         K = jnp.moveaxis(jnp.mean(x**2, axis=-1), 0, -1)
-    return Moments(
-        K, True, jnp.zeros_like(K) if tangent else None, lambda: jnp.moveaxis(jnp.mean(x, axis=-1), 0, -1)
-    )
+    return Moments(K, True, jnp.zeros_like(K) if tangent else None, lambda: jnp.moveaxis(jnp.mean(x, axis=-1), 0, -1))
