@@ -73,7 +73,7 @@ class _Wide(Kernel):
     def _matrix(self, X, X2):
         self._check(X)
         (pair, alone), num = self._num_values(), len(X if X2 is None else X2)
-        rows = block_size(max(pair, alone), X.dtype, len(X), axes=2)
+        rows = min(block_size(pair, X.dtype, len(X), axes=2), block_size(alone, X.dtype, len(X)))
         return _matrix(self, X, X2, rows, block_size(max(rows * pair, alone), X.dtype, num))
 
     def _diagonal(self, X):
