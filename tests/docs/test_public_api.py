@@ -9,6 +9,7 @@ import mercer as mc
 
 PACKAGES = [
     "kernels",
+    "kernels.nngp",
     "means",
     "likelihoods",
     "inducing",
@@ -22,6 +23,7 @@ PACKAGES = [
     "io",
     "calibration",
     "datasets",
+    "gvi",
     "tabular",
     "sklearn",
 ]

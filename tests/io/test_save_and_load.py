@@ -125,6 +125,15 @@ RISKS = [
     mc.objectives.risks.BetaDivergence(1.2),
     mc.objectives.risks.GammaDivergence(1.3),
 ]
+LAYERS = [
+    mc.kernels.nngp.Conv((3, 2), (2, 1), "VALID", 1.3, np.float32(0.2)),
+    mc.kernels.nngp.Relu(),
+    mc.kernels.nngp.Residual([mc.kernels.nngp.Erf(), mc.kernels.nngp.Dense(0.7, 0.1), mc.kernels.nngp.Gelu()]),
+    mc.kernels.nngp.Elementwise(jax.nn.softplus, 24),
+]
+ALTERNATION = mc.inducing.Alternation(
+    mc.kernels.RBF(), jnp.ones(()), jnp.asarray(X), jnp.asarray(Y), np.arange(12), 2, True
+)
 VALUES = [
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
@@ -132,6 +141,11 @@ VALUES = [
     mc.kernels.Convolutional(mc.kernels.RBF(0.7), (4, 3, 2), (2, 2), "mean", np.linspace(0.5, 1.0, 6)),
     mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (4, 3), (2, 2)),
     mc.kernels.Draw(jnp.tanh),
+    mc.kernels.nngp.NTK([*LAYERS, mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense()], (4, 3, 2)),
+    mc.kernels.nngp.NNGP([*LAYERS, mc.kernels.nngp.Flatten()]),
+    *LAYERS,
+    *(mc.kernels.nngp.Flatten(), mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense(0.3)),
+    *(mc.kernels.nngp.Erf(), mc.kernels.nngp.Gelu()),
     *(case.likelihood for case in likelihood_cases.CASES.values()),
     *MODELS.values(),
     *(model.posterior for model in MODELS.values()),
@@ -156,8 +170,9 @@ VALUES = [
     mc.processes.Tempered(mc.GP(mc.kernels.RBF()), [0.5, 2.0]),
     mc.calibration.Conformal(0.9, MODELS["prior"], np.array([1.5, 2.0])),
     mc.calibration.ScaledVariance(likelihood_cases.noise, np.array([0.5])),
-    mc.inducing.Alternation(mc.kernels.RBF(), jnp.ones(()), jnp.asarray(X), jnp.asarray(Y), np.arange(12), 2, True),
+    ALTERNATION,
     mc.datasets.toy_curve(2, KEY, num=40),
+    mc.gvi.Learned(MODELS["prior"], MODELS["prior"], prior(), ALTERNATION, np.arange(3.0)),
     *OPERATORS,
     mc.linalg.DiagonalPlusLowRank(jnp.ones(3), jnp.ones((3, 1))),
     mc.linalg.BlockDiagonal(OPERATORS),

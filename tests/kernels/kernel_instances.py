@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mercer import kernels
+from mercer.kernels import nngp
 
 D = 3
 ARD = [0.7, 1.9, 1.1]
@@ -17,6 +18,10 @@ PRIOR = kernels.RBF(ARD, 1.4)
 Z = np.random.default_rng(5).normal(size=(4, D))
 ROOT = np.tril(np.random.default_rng(6).normal(size=(4, 4))) * 0.4
 FEATURES = eqx.nn.MLP(D, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(4))
+WIDE = [
+    *(nngp.Dense(1.3, 0.4), nngp.Relu(), nngp.Residual([nngp.Dense(0.8, 0.3), nngp.Erf(), nngp.Dense(1.1)])),
+    *(nngp.Gelu(), nngp.Dense(0.9, 0.2)),
+]
 
 KERNELS: dict[str, kernels.Kernel] = {
     "RBF": kernels.RBF(0.7, 1.3),
@@ -53,6 +58,10 @@ KERNELS: dict[str, kernels.Kernel] = {
     "SparsePosterior": kernels.SparsePosterior(PRIOR, Z),
     "FixedSparsePosterior": kernels.FixedSparsePosterior(kernels.RBF(ARD, 1.1), PRIOR, Z),
     "Tempered": kernels.Tempered(kernels.SparsePosterior(kernels.Matern32(1.2), Z), 0.6),
+    "NNGP": nngp.NNGP(WIDE),
+    "NNGP relu": nngp.NNGP([nngp.Dense(1.3), nngp.Relu()]),
+    "NNGP tanh": nngp.NNGP([nngp.Dense(0.4, 0.3), nngp.Elementwise(jnp.tanh, 80)]),
+    "NTK": nngp.NTK(WIDE),
     "Sum": kernels.RBF(1.5) + kernels.Linear(0.3) + kernels.Constant(0.2),
     "Sum with White": kernels.Matern52(ARD) + kernels.White(0.1),
     "Product": kernels.RBF(2.0) * kernels.Periodic(1.0, 1.5) * kernels.Linear(0.4),
@@ -61,7 +70,9 @@ KERNELS: dict[str, kernels.Kernel] = {
     "Nested": 0.7 * (kernels.RBF(1.3).on(1) * (kernels.Constant(0.5) + kernels.Cosine(2.0).on([0, 2]))),
 }
 WITHOUT_FEATURES = {
-    name for name in KERNELS if any(part in name for part in ("White", "depth 2", "depth 3", "FixedSparse"))
+    name
+    for name in KERNELS
+    if any(part in name for part in ("White", "depth 2", "depth 3", "FixedSparse", "NNGP", "NTK"))
 }
 
 # A kernel with a kink at coincident points turns a rounding error e of a squared distance (or of a cosine) into

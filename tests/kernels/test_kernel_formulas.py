@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from kernel_instances import ARD, FEATURES, KERNELS, MIXTURE, PRIOR, ROOT, Z, some_inputs
+from scipy.special import ndtr
 
 from mercer import kernels
 from mercer.kernels.dot_product import _angular
@@ -79,6 +80,63 @@ def _arc_cosine(x, y, order, depth, weight, bias, variance):
     return variance * xy
 
 
+def _angle(k11, k12, k22):
+    return math.acos(max(-1.0, min(1.0, k12 / math.sqrt(k11 * k22))))
+
+
+def _relu(k11, k12, k22):
+    """E[max(0, u) max(0, v)], and E of the product of the derivatives."""
+    t = _angle(k11, k12, k22)
+    return math.sqrt(k11 * k22) * (math.sin(t) + (math.pi - t) * math.cos(t)) / 2 / math.pi, (math.pi - t) / 2 / math.pi
+
+
+def _erf(k11, k12, k22):
+    square = (1.0 + 2.0 * k11) * (1.0 + 2.0 * k22)
+    value = 2.0 / math.pi * math.asin(2.0 * k12 / math.sqrt(square))
+    return value, 4.0 / math.pi / math.sqrt(square - 4.0 * k12**2)
+
+
+def _gelu(k11, k12, k22):
+    """Of u Phi(u), by quadrature with many points."""
+    z, w = np.polynomial.hermite_e.hermegauss(120)
+    w = w / math.sqrt(2.0 * math.pi)
+    t = _angle(k11, k12, k22)
+    u = math.sqrt(k11) * z[:, None]
+    v = math.sqrt(k22) * (math.cos(t) * z[:, None] + math.sin(t) * z[None])
+    values = [a * ndtr(a) for a in (u, v)]
+    slopes = [ndtr(a) + a * np.exp(-0.5 * a**2) / math.sqrt(2.0 * math.pi) for a in (u, v)]
+    return tuple(float(np.sum(w[:, None] * w * a * b)) for a, b in (values, slopes))
+
+
+def _wide(x, y, tangent):
+    """The network of `kernel_instances.WIDE`: dense, relu, a branch of (dense, erf, dense), gelu, dense."""
+
+    def dense(K, T, weight, bias):
+        new = {p: weight**2 * K[p] + bias**2 for p in K}
+        return new, {p: new[p] + weight**2 * T[p] for p in K}
+
+    def activation(f, K, T):
+        pairs = {(i, j): f(K[i, i], K[i, j], K[j, j]) for i, j in K}
+        return {p: pairs[p][0] for p in K}, {p: pairs[p][1] * T[p] for p in K}
+
+    points = (x, y)
+    K = {(i, j): sum(points[i] * points[j]) / 3.0 for i in (0, 1) for j in (0, 1)}
+    K, T = activation(_relu, *dense(K, dict.fromkeys(K, 0.0), 1.3, 0.4))
+    Kb, Tb = dense(*activation(_erf, *dense(K, T, 0.8, 0.3)), 1.1, 0.0)
+    K, T = {p: K[p] + Kb[p] for p in K}, {p: T[p] + Tb[p] for p in K}
+    K, T = dense(*activation(_gelu, K, T), 0.9, 0.2)
+    return (T if tangent else K)[0, 1]
+
+
+def _tanh(x, y):
+    z, w = np.polynomial.hermite_e.hermegauss(150)
+    w = w / math.sqrt(2.0 * math.pi)
+    k11, k12, k22 = (0.16 * sum(a * b) / 3.0 + 0.09 for a, b in ((x, x), (x, y), (y, y)))
+    t = _angle(k11, k12, k22)
+    u, v = math.sqrt(k11) * z[:, None], math.sqrt(k22) * (math.cos(t) * z[:, None] + math.sin(t) * z[None])
+    return float(np.sum(w[:, None] * w * np.tanh(u) * np.tanh(v)))
+
+
 def _change_points(x, y):
     def sigmoid(t):
         return 1.0 / (1.0 + math.exp(-t))
@@ -130,6 +188,10 @@ FORMULAS = {
     "SparsePosterior": lambda x, y: _undetermined(PRIOR, x, y),
     "FixedSparsePosterior": lambda x, y: _undetermined(kernels.RBF(ARD, 1.1), x, y, PRIOR),
     "Tempered": lambda x, y: 0.6 * _undetermined(kernels.Matern32(1.2), x, y),
+    "NNGP": lambda x, y: _wide(x, y, tangent=False),
+    "NNGP relu": lambda x, y: _relu(*(1.3**2 * sum(a * b) / 3.0 for a, b in ((x, x), (x, y), (y, y))))[0],
+    "NNGP tanh": _tanh,
+    "NTK": lambda x, y: _wide(x, y, tangent=True),
 }
 
 
@@ -149,6 +211,7 @@ def test_every_kernel_of_parameters_has_defaults():
     of_kernels = (kernels.Sum, kernels.Product, kernels.Scaled, kernels.OnDimensions, kernels.ChangePoints)
     of_kernels += (kernels.Convolutional, kernels.FeatureMap, kernels.CholeskySVGP, kernels.DiagonalSVGP)
     of_kernels += (kernels.KernelisedSVGP, kernels.SparsePosterior, kernels.FixedSparsePosterior, kernels.Tempered)
+    of_kernels += (kernels.nngp.NNGP, kernels.nngp.NTK)
     for kind in {type(kernel) for kernel in KERNELS.values()}.difference(of_kernels):
         assert jax.eval_shape(kind(), jnp.ones((2, 1))).shape == (2, 2)
 

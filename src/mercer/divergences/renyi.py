@@ -23,7 +23,7 @@ class Renyi(ScalarDivergence):
     alpha is held still in training, and no derivative goes to it.
     """
 
-    alpha: Array = constant(default=0.5)
+    alpha: Array | float = constant(default=0.5)
 
     def __check_init__(self):
         if np.shape(self.alpha) != ():

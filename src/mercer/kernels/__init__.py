@@ -1,5 +1,6 @@
 """What covaries with what: covariance functions, and their algebra."""
 
+from mercer.kernels import nngp
 from mercer.kernels.additive import Additive
 from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
@@ -73,4 +74,5 @@ __all__ = [
     "SparsePosterior",
     "FixedSparsePosterior",
     "Tempered",
+    "nngp",
 ]

@@ -44,7 +44,7 @@ class GVI(Objective):
     prior: Process | None = constant()
     risk: Risk
     divergence: Divergence
-    weight: Array = constant(default=1.0)
+    weight: Array | float = constant(default=1.0)
 
     def __check_init__(self):
         if not (self.prior is None or isinstance(self.prior, Process)):

@@ -1,0 +1,129 @@
+"""Any function of each unit as an activation, by Gauss-Hermite quadrature.
+
+With u = s1 z and v = s2 z', where z and z' are standard normal with correlation c, and h_j the normalised Hermite polynomials,
+E[f(u) g(v)] = sum_j a_j(s1) b_j(s2) c^j, a_j(s) = E[f(s z) h_j(z)] (Mehler's formula). The expectations over one number are by
+quadrature with n points, and n terms are taken. For c = 1 this is the quadrature of f(s1 z) g(s2 z), as the polynomials are
+orthonormal also under the rule. The rule over two numbers would take n^2 values of the function for each pair of inputs; here
+there are n for each input and n products for each pair, the matrix is positive semi-definite whatever n, and c = 1 is nothing
+special.
+"""
+
+import functools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from mercer.kernels.nngp.activations import Activation, norm_and_cosine, root
+
+Function = Callable[[Array], Array]
+DEFAULT_POINTS = 64
+
+
+@functools.lru_cache(maxsize=16)
+def _rule(num_points: int) -> tuple[np.ndarray, np.ndarray]:
+    """The points z_i [n], and the table w_i h_j(z_i) [n, n] of weights times polynomials.
+
+    They are the eigenvalues of the matrix that multiplies by z, and its eigenvectors sqrt(w_i) h_j(z_i), as h_0 = 1.
+    """
+    next_to = np.sqrt(np.arange(1.0, num_points))
+    points, vectors = np.linalg.eigh(np.diag(next_to, 1) + np.diag(next_to, -1))
+    return points, vectors * vectors[0]
+
+
+def _coefficients(f: Function, num_points: int, k: Float[Array, "..."]) -> Float[Array, "J ..."]:
+    """a_j(sqrt(k)) = E[f(sqrt(k) z) h_j(z)]."""
+    points, table = _rule(num_points)
+    values = f(root(k) * jnp.asarray(points, k.dtype).reshape(-1, *[1] * k.ndim))
+    return jnp.tensordot(jnp.asarray(table, k.dtype), values, axes=1, precision="highest")
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def expectation(f: Function, g: Function, num_points: int, k11: Array, k12: Array, k22: Array) -> Array:
+    """E[f(u) g(v)]. Its derivatives are expectations too, of f'(u) g'(v) and such, and need no more than f' and g'."""
+    a, b = _coefficients(f, num_points, k11), _coefficients(g, num_points, k22)
+    c = norm_and_cosine(k11, k12, k22)[1]
+
+    def step(total, terms):
+        return total * c + terms[0] * terms[1], None
+
+    shape = jnp.broadcast_shapes(k11.shape, k12.shape, k22.shape)
+    return jax.lax.scan(step, jnp.zeros(shape, c.dtype), (a, b), reverse=True)[0]
+
+
+@expectation.defjvp
+def _expectation_jvp(f, g, num_points, primals, tangents):
+    (k11, k12, k22), (d11, d12, d22) = primals, tangents
+    df, dg = derivative(f), derivative(g)
+    slope12 = expectation(df, dg, num_points, k11, k12, k22)
+    # By Stein's lemma E[f''(u) g(v)] = (E[u f'(u) g(v)] - k12 E[f'(u) g'(v)]) / k11, of which half is the slope in k11. Where
+    # a variance is 0 it is at its least, and nothing moves it.
+    slope11 = _over(expectation(lambda u: u * df(u), g, num_points, k11, k12, k22) - k12 * slope12, 2.0 * k11)
+    slope22 = _over(expectation(f, lambda v: v * dg(v), num_points, k11, k12, k22) - k12 * slope12, 2.0 * k22)
+    value = expectation(f, g, num_points, k11, k12, k22)
+    return value, slope12 * d12 + slope11 * d11 + slope22 * d22
+
+
+def _over(a: Array, b: Array) -> Array:
+    return jnp.where(b > 0.0, a / jnp.where(b > 0.0, b, 1.0), 0.0)
+
+
+def derivative(f: Function) -> Function:
+    """f', for an f of each entry."""
+    return jax.grad(lambda u: jnp.sum(f(u)))
+
+
+class Elementwise(Activation):
+    """fn(u), for any function of each entry of an array: E[fn(u) fn(v)] by quadrature with `num_points` points.
+
+    For smooth functions the error falls with the number of points until it is that of rounding; where a function changes over
+    a small part of the spread of u, more are needed. At a kink it falls slowly, and a closed form is better (`Relu`). A tangent
+    kernel needs the derivative of fn, which is `jax.grad`'s. fn is not a parameter, and holds none.
+    """
+
+    fn: Callable[[Array], Array] = eqx.field(static=True)
+    num_points: int = eqx.field(static=True, default=DEFAULT_POINTS)
+
+    def __check_init__(self):
+        if not callable(self.fn):
+            raise ValueError(f"Elementwise: fn expects a function of an array, got {self.fn!r}")
+        try:
+            hash(self.fn)
+        except TypeError as error:
+            raise ValueError(f"Elementwise: fn expects a function without parameters, got {self.fn!r}") from error
+        if not isinstance(self.num_points, int) or isinstance(self.num_points, bool) or self.num_points < 2:
+            raise ValueError(f"Elementwise: num_points expects a whole number of at least 2, got {self.num_points!r}")
+        if self.num_points > _MOST_POINTS:
+            raise ValueError(f"Elementwise: num_points expects at most {_MOST_POINTS}, got {self.num_points}")
+        self._check_shape("fn", self.fn)
+
+    def _check_shape(self, name: str, function: Function) -> None:
+        probe = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+        try:
+            found = jax.eval_shape(function, probe)
+        except Exception as error:
+            brief = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"Elementwise: {name} fails on an array of shape (2, 3): {brief}") from error
+        if getattr(found, "shape", None) != probe.shape or not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ValueError(
+                f"Elementwise: {name} expects to return a number for each entry: for float32 of shape (2, 3) it gave {found}"
+            )
+
+    def dual(self, k11, k12, k22):
+        return expectation(self.fn, self.fn, self.num_points, k11, k12, k22)
+
+    def dual_derivative(self, k11, k12, k22):
+        slope = derivative(self.fn)
+        return expectation(slope, slope, self.num_points, k11, k12, k22)
+
+    def mean(self, k11):
+        return _coefficients(self.fn, self.num_points, k11)[0]
+
+    def _check_derivative(self):
+        self._check_shape("the derivative of fn, which NTK needs,", derivative(self.fn))
+
+
+_MOST_POINTS = 512  # of which there are tables of the square
