@@ -1,0 +1,295 @@
+"""Generalised variational inference: `python benchmarks/gvi.py cost | selection | uci [--splits 5] | curves`.
+
+- cost: a step of projected GVI and one of Gaussian Wasserstein inference (with its trace term), in milliseconds, for growing
+  batches; medians of repeats, and the slope of log time in log batch.
+- selection: Algorithm 1 with the kernel of an infinitely wide network, 10 of 5,000 images of each digit of MNIST.
+- uci: the standard splits, beside SVGP with 500 inducing points and exact regression; RMSE and log-likelihood in original units,
+  mean and standard error over splits.
+- curves: the ten curves of paper 000, chapter 7; for each the best of a few settings by the log-likelihood of validation data.
+
+Data: `MERCER_DATA`, else ../shared/data beside the repository.
+"""
+
+import argparse
+import statistics
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from peers import data_folder
+
+jax.config.update("jax_enable_x64", True)
+
+import mercer as mc  # noqa: E402
+from mercer import datasets, divergences, gvi  # noqa: E402
+from mercer.kernels import nngp  # noqa: E402
+from mercer.objectives import GVI, risks  # noqa: E402
+
+SETS = ("bostonHousing", "concrete", "energy", "yacht", "wine-quality-red", "kin8nm", "power-plant")
+
+
+def network(inputs: int, seed: int, width: int = 50, depth: int = 2, activation=jax.nn.gelu) -> mc.means.Network:
+    """A network as the mean of a posterior."""
+    return mc.means.Network(eqx.nn.MLP(inputs, 1, width, depth, activation=activation, key=jax.random.key(seed)))
+
+
+def log_density(y, mean, variance):
+    """The mean log density of Gaussians."""
+    return float(np.mean(-0.5 * np.log(2.0 * np.pi * variance) - 0.5 * (y - mean) ** 2 / variance))
+
+
+def cost(arguments) -> None:
+    """Times one step (value, gradient, update) for batches of several sizes."""
+    random = np.random.default_rng(0)
+    kernel, M = mc.kernels.RBF(2.0), 100
+    rows = {"projected": (1000, 2000, 4000, 8000, 16000, 32000), "Wasserstein": (250, 500, 1000, 2000)}
+    kinds = {
+        "projected": divergences.Projected(divergences.Renyi(0.5)),
+        "Wasserstein": divergences.GaussianWasserstein(trace=True),
+    }
+    print(f"RBF, 8 inputs, M = {M}, SparsePosterior, network 8-50-50-1, float64\n")
+    print("| objective | batch | ms per step |\n|---|---|---|")
+    for name, batches in rows.items():
+        times = []
+        for B in batches:
+            X = random.normal(size=(B, 8))
+            Y = np.sin(X[:, :1])
+            posterior = mc.GP(mc.kernels.SparsePosterior(kernel, X[:M]), network(8, 0))
+            model = mc.Model(posterior, mc.likelihoods.Gaussian(0.1))
+            objective = GVI(mc.GP(kernel), risks.ExpectedNegativeLogLikelihood(), kinds[name], weight=float(B))
+            steps = 20 if name == "projected" else 3
+            options = {"steps": steps, "every": steps, "optimiser": optax.adam(1e-3)}
+            mc.fit(model, objective, (X, Y), **options)
+            taken = []
+            for _ in range(arguments.repeats):
+                begin = time.perf_counter()
+                mc.fit(model, objective, (X, Y), **options)
+                taken.append((time.perf_counter() - begin) / steps)
+            times.append(statistics.median(taken))
+            print(f"| {name} | {B:,} | {1e3 * times[-1]:.1f} |", flush=True)
+        slope = np.polyfit(np.log(batches), np.log(times), 1)[0]
+        last = np.diff(np.log(times))[-1] / np.log(2.0)
+        print(f"| {name} | slope | {slope:.2f} (of the last doubling {last:.2f}) |", flush=True)
+
+
+def selection(arguments) -> None:
+    """Times Algorithm 1 on digits."""
+    data = np.load(data_folder() / "images" / "mnist.npz")
+    images, labels = data["x_train"].reshape(-1, 784).astype(np.float32) / 255.0, data["y_train"]
+    convolution = [nngp.Conv((3, 3), weight_std=2.0**0.5, bias_std=0.1), nngp.Relu()]
+    strided = [nngp.Conv((3, 3), (2, 2), weight_std=2.0**0.5, bias_std=0.1), nngp.Relu()]
+    dense = [nngp.Dense(2.0**0.5, 0.1), nngp.Relu()]
+    networks = {
+        "NNGP, 3 convolutions": nngp.NNGP([*convolution, *strided, *convolution, nngp.Flatten(), *dense], (28, 28, 1)),
+        "NNGP, 3 dense layers": nngp.NNGP([*dense, *dense, *dense]),
+        "RBF": mc.kernels.RBF(10.0),
+    }
+    print("| kernel | seconds for each digit: the first, with compilation; median of the others |\n|---|---|")
+    for name, kernel in networks.items():
+        taken = []
+        for digit in range(10):
+            X = images[labels == digit][:5000]
+            begin = time.perf_counter()
+            mc.inducing.greedy_indices(X, kernel, 10)
+            taken.append(time.perf_counter() - begin)
+        print(f"| {name} | {taken[0]:.2f}; {statistics.median(taken[1:]):.2f} |", flush=True)
+
+
+def split(name: str, number: int):
+    """Training and test data in standard units, and the units of y."""
+    data = np.load(data_folder() / "uci_std" / f"{name}.npz")
+    X, y = data["X"], data["y"].reshape(-1, 1)
+    train, test = data["train_idx"][number], data["test_idx"][number]
+    middle, scale = X[train].mean(axis=0), X[train].std(axis=0) + 1e-12
+    units = y[train].mean(), y[train].std()
+    return (X[train] - middle) / scale, (y[train] - units[0]) / units[1], (X[test] - middle) / scale, y[test], units
+
+
+def prior_kernel(X):
+    """Where all methods start."""
+    return mc.kernels.RBF(np.full(X.shape[1], X.shape[1] ** 0.5))
+
+
+def by_gvi(divergence, share):
+    """Algorithm 3. `share` is the weight of the divergence as a part of N."""
+
+    def method(X, Y, seed, steps):
+        schedule = optax.cosine_decay_schedule(3e-3, steps)
+        options = {"steps": steps, "batch_size": min(100, len(X) // 2), "rounds": 2}
+        learned = gvi.learn(
+            X,
+            Y,
+            prior_kernel(X),
+            network(X.shape[1], seed),
+            M=min(100, len(X) // 2),
+            variational="cholesky-svgp",
+            divergence=divergence,
+            weight=share * len(X),
+            optimiser=optax.adamw(schedule, weight_decay=1e-2),
+            key=jax.random.key(seed),
+            **options,
+        )
+        return learned.model
+
+    return method
+
+
+def svgp(X, Y, seed, steps):
+    """500 inducing points, the best q(u) of the collapsed bound."""
+    Z = mc.inducing.kmeans(jax.random.key(seed), X, min(500, len(X)))
+    start = mc.Model(mc.Sparse(mc.GP(prior_kernel(X)), mc.inducing.Points(Z)), mc.likelihoods.Gaussian(0.1))
+    frozen = {"frozen": lambda model: model.posterior.inducing}
+    return mc.fit(start, mc.objectives.CollapsedELBO(), (X, Y), optimiser=optax.lbfgs(), steps=60, **frozen).model
+
+
+def exact(X, Y, seed, steps):
+    """Exact regression, where there are few enough data."""
+    if len(X) > 2000:
+        return None
+    start = mc.Model(mc.GP(prior_kernel(X)), mc.likelihoods.Gaussian(0.1))
+    fitted = mc.fit(start, mc.objectives.MarginalLikelihood(), (X, Y), optimiser=optax.lbfgs(), steps=60).model
+    noise = fitted.likelihood.variance
+    return mc.Model(mc.Conditioned(fitted.posterior, X, Y, noise), mc.likelihoods.Gaussian(noise))
+
+
+def uci(arguments) -> None:
+    """RMSE and log-likelihood on the standard splits."""
+    methods = {
+        "pGVI": by_gvi(divergences.Projected(divergences.Renyi(0.5)), arguments.share),
+        "GWI": by_gvi(divergences.GaussianWasserstein(trace=True), arguments.share),
+        "SVGP-500": svgp,
+        "exact": exact,
+    }
+    print("| set | method | RMSE | log-likelihood | seconds |\n|---|---|---|---|---|")
+    for name in arguments.sets or SETS:
+        found = {method: [] for method in methods}
+        for number in range(arguments.splits):
+            X, Y, X_test, y_test, (middle, scale) = split(name, number)
+            for method, train in methods.items():
+                begin = time.perf_counter()
+                model = train(X, Y, number, arguments.steps)
+                if model is None:
+                    continue
+                mean, variance = (np.asarray(part) for part in model.predict(X_test))
+                mean, variance = mean * scale + middle, variance * scale**2
+                scores = np.sqrt(np.mean((mean - y_test) ** 2)), log_density(y_test, mean, variance)
+                found[method].append((*scores, time.perf_counter() - begin))
+        for method, rows in found.items():
+            if not rows:
+                continue
+            (rmse, density, seconds), n = np.mean(rows, axis=0), len(rows)
+            errors = np.std(rows, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(3, np.nan)
+            print(
+                f"| {name} | {method} | {rmse:.3f} ± {errors[0]:.3f} | {density:.3f} ± {errors[1]:.3f} | {seconds:.0f} |",
+                flush=True,
+            )
+
+
+def settings():
+    """The settings that the curves are tried with: kernel of the prior, variational kernel, divergence, regulariser."""
+    wide = nngp.NNGP([nngp.Dense(4.0, 4.0), nngp.Erf(), nngp.Dense(1.0, 0.1)])
+    priors = {"ard": mc.kernels.RBF(0.3), "erf-nngp": wide}
+    kinds = {
+        "renyi": divergences.Projected(divergences.Renyi(0.5)),
+        "bhattacharyya": divergences.Projected(divergences.Bhattacharyya()),
+        "wasserstein-partial": divergences.GaussianWasserstein(trace=False),
+    }
+    for prior, kernel in priors.items():
+        for variational in ("cholesky-svgp", "sparse-posterior", "kernelised-svgp"):
+            for divergence in kinds:
+                yield (prior, variational, divergence), (kernel, variational, kinds[divergence])
+
+
+def curve_fit(i: int, setting, steps: int):
+    """A curve, what was learned of it, and its predictions in the units of y: mean and standard deviation at all x."""
+    kernel, variational, divergence = setting
+    curve = datasets.toy_curve(i, jax.random.key(i))
+    (X, Y), (X_validation, Y_validation) = curve.train, curve.validation
+    middle, scale = float(Y.mean()), float(Y.std())
+    learned = gvi.learn(
+        X,
+        (Y - middle) / scale,
+        kernel,
+        network(1, i, activation=jnp.tanh),
+        variational=variational,
+        divergence=divergence,
+        weight=10.0,
+        validation=(X_validation, (Y_validation - middle) / scale),
+        rounds=3,
+        steps=steps,
+        optimiser=optax.adam(optax.cosine_decay_schedule(1e-2, steps)),
+    )
+    mean, variance = learned.model.predict(curve.X)
+    return curve, learned, np.asarray(mean) * scale + middle, np.sqrt(np.asarray(variance)) * scale
+
+
+def part(curve, which, mean, deviation):
+    """Log-likelihood, coverage of 90 % intervals, and mean width of a part of a curve."""
+    y, m, s = np.asarray(curve.Y)[which], mean[which], deviation[which]
+    return log_density(y, m, s**2), float(np.mean(np.abs(y - m) <= 1.645 * s)), float(np.mean(2.0 * 1.645 * s))
+
+
+def curves(arguments) -> None:
+    """The best of the settings for each curve, with coverage in the segments that were held out."""
+    print(
+        "| curve | prior | r | divergence | log-likelihood: validation, held out | coverage of 90 % intervals: validation, "
+        "held out | their width: validation, held out |\n|---|---|---|---|---|---|---|"
+    )
+    drawn = {}
+    for i in arguments.curves or range(1, datasets.NUM_CURVES + 1):
+        best = None
+        for names, setting in settings():
+            found = curve_fit(i, setting, arguments.steps)
+            curve, _, mean, deviation = found
+            seen, held_out = (part(curve, which, mean, deviation) for which in (curve.validated, curve.held_out))
+            if best is None or seen[0] > best[1][0]:
+                best, drawn[i] = (names, seen, held_out), found
+        names, seen, held_out = best
+        pairs = [f"{a:.2f}, {b:.2f}" for a, b in zip(seen, held_out, strict=True)]
+        print(f"| {i} | {' | '.join(names)} | {' | '.join(pairs)} |", flush=True)
+    if arguments.figure:
+        draw(drawn, arguments.figure)
+
+
+def draw(drawn: dict, path: str) -> None:
+    """A panel for each curve: the mean, 90 % intervals, the inducing points, and the three parts of the data."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(2, (len(drawn) + 1) // 2, figsize=(13, 5), squeeze=False, sharex=True)
+    for panel, (i, (curve, learned, mean, deviation)) in zip(panels.flat, drawn.items(), strict=False):
+        x, m, half = np.asarray(curve.X)[:, 0], mean[:, 0], 1.645 * deviation[:, 0]
+        for (X, Y), colour in ((curve.train, "C0"), (curve.validation, "C2"), (curve.test, "C1")):
+            panel.plot(X[:, 0], Y[:, 0], ".", markersize=1.5, color=colour)
+        panel.fill_between(x, m - half, m + half, color="0.5", alpha=0.35, linewidth=0)
+        panel.plot(x, m, color="0.2", linewidth=1)
+        panel.plot(learned.inducing.Z[:, 0], np.interp(learned.inducing.Z[:, 0], x, m), "k.", markersize=5)
+        panel.set_title(f"Curve {i}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """One table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("table", choices=["cost", "selection", "uci", "curves"])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--share", type=float, default=0.1, help="weight of the divergence over N, on uci")
+    parser.add_argument("--sets", nargs="*")
+    parser.add_argument("--curves", nargs="*", type=int)
+    parser.add_argument("--figure", help="a file to draw the curves into")
+    arguments = parser.parse_args()
+    print(f"{arguments}, {jax.devices()[0].device_kind}, jax {jax.__version__}\n", flush=True)
+    {"cost": cost, "selection": selection, "uci": uci, "curves": curves}[arguments.table](arguments)
+
+
+if __name__ == "__main__":
+    main()
