@@ -195,7 +195,6 @@ def settings():
     priors = {"ard": mc.kernels.RBF(0.3), "erf-nngp": wide}
     kinds = {
         "renyi": divergences.Projected(divergences.Renyi(0.5)),
-        "bhattacharyya": divergences.Projected(divergences.Bhattacharyya()),
         "wasserstein-partial": divergences.GaussianWasserstein(trace=False),
     }
     for prior, kernel in priors.items():
