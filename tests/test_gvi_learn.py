@@ -86,9 +86,8 @@ def test_classes(likelihood):
     centres = np.array([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]])
     labels = rng.integers(0, 3, size=(150, 1))
     inputs = centres[labels[:, 0]] + 0.6 * rng.normal(size=(150, 2))
-    result = learn(
-        inputs, labels.astype(float), network(3, 2), likelihood=likelihood, validation=0.2, steps=400, batch_size=60
-    )
+    options = {"likelihood": likelihood, "validation": 0.2, "batch_size": 60, "optimiser": optax.adam(0.03)}
+    result = learn(inputs, labels.astype(float), network(3, 2), steps=400, **options)
     assert result.inducing.U.shape[1] == 3
     assert result.model.posterior.factor.shape == (3,)
     p = result.model.predict(inputs).mean
