@@ -104,6 +104,38 @@ def test_a_kernel_of_a_wide_network_and_one_on_features():
         assert np.isfinite(result.history).all()
 
 
+def test_images_with_a_convolutional_prior_and_a_convolutional_mean():
+    rng, nngp = np.random.default_rng(0), kernels.nngp
+    labels = rng.integers(0, 2, size=(60, 1))
+    images = rng.normal(size=(60, 6, 6)) * 0.3
+    images[np.arange(60), 1 + 3 * labels[:, 0]] += 1.0  # a bright row, above or below
+
+    keys = jax.random.split(jax.random.key(0))
+    layers = [
+        eqx.nn.Lambda(lambda x: x.reshape(1, 6, 6)),
+        eqx.nn.Conv2d(1, 4, 3, key=keys[0]),
+        eqx.nn.Lambda(jax.nn.relu),
+        eqx.nn.Lambda(jnp.ravel),
+        eqx.nn.Linear(64, 2, key=keys[1]),
+    ]
+    kernel = nngp.NNGP([nngp.Conv((3, 3), bias_std=0.1), nngp.Relu(), nngp.Flatten(), nngp.Dense(2.0)], (6, 6, 1))
+    result = gvi.learn(
+        images.reshape(60, -1),
+        labels.astype(float),
+        kernel,
+        mc.means.Network(eqx.nn.Sequential(layers)),
+        M=6,
+        rounds=1,
+        variational="fixed-sparse-posterior",
+        likelihood=likelihoods.Softmax(2),
+        validation=0.2,
+        steps=150,
+        optimiser=optax.adam(0.01),
+    )
+    p = result.model.predict(images.reshape(60, -1)).mean
+    assert np.mean(np.argmax(p, axis=1) == labels[:, 0]) > 0.9
+
+
 ERRORS = {
     "variational expects one of cholesky-svgp": {"variational": "svgp"},
     'regulariser expects "prior" or "posterior"': {"regulariser": "both"},

@@ -4,10 +4,11 @@ Greedy selection needs a kernel, and learning a kernel by the marginal likelihoo
 take turns, each kernel learned from the same start, until the selection repeats or a number of rounds is over.
 """
 
-import math
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -15,9 +16,10 @@ from mercer import validation
 from mercer.inducing.selection import greedy_indices
 from mercer.kernels.base import Kernel
 from mercer.means.base import Mean
+from mercer.parameters import declarations, positive
 from mercer.priors import LogNormal, Prior
 
-_SPREAD = 1.5  # of the logarithm of the noise
+_SPREAD = 1.5  # of the logarithm of a parameter
 
 
 class Alternation(NamedTuple):
@@ -51,9 +53,9 @@ def alternate(
     marginal likelihood of the chosen rows (paper 000, Algorithm 2). Outputs share the kernel. It ends when a selection is one
     that was there before, or after so many rounds. The prior's mean is zero unless given, and held fixed.
 
-    Few points can often be interpolated, and their likelihood then grows as the noise goes to nothing. So the noise variance has
-    a log-normal prior around its start, by a factor of e^1.5 to either side; `priors` (as in `mercer.objectives.MAP`)
-    replaces it, and () is plain maximum likelihood.
+    Few points can often be interpolated, or told apart by one column, and their likelihood then grows as the noise or a
+    lengthscale goes to nothing. So each positive parameter has a log-normal prior around its start, by a factor of e^1.5 to
+    either side; `priors` (as in `mercer.objectives.MAP`) replaces these, and () is plain maximum likelihood.
     """
     # fit and the exact objective stand above this package
     import optax
@@ -72,10 +74,13 @@ def alternate(
         raise ValueError(f"noise expects a positive variance, got {noise}")
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
-    if priors is None:
-        priors = [(_noise_variance, LogNormal(math.log(noise), _SPREAD))]
     start = Model(GP(kernel, mean), Gaussian(noise))
     learned: Any = start
+    if priors is None:
+        priors = [
+            (functools.partial(_positive_parameter, i), LogNormal(jnp.log(value), _SPREAD))
+            for i, value in enumerate(_positive_parameters(start))
+        ]
     selections = [greedy_indices(X, kernel, M)]
     while len(selections) <= rounds and not _repeats(selections):
         learned = training.fit(
@@ -92,8 +97,14 @@ def alternate(
     return Alternation(*found, len(selections) - 1, _repeats(selections))
 
 
-def _noise_variance(model: Any) -> Array:
-    return model.likelihood.variance
+def _positive_parameters(model: Any) -> list[Array]:
+    return [
+        leaf for _, leaf, found in declarations(model) if found and found.trainable and found.constraint is positive
+    ]
+
+
+def _positive_parameter(i: int, model: Any) -> Array:
+    return _positive_parameters(model)[i]
 
 
 def _repeats(selections: list[np.ndarray]) -> bool:
