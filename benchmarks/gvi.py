@@ -193,14 +193,12 @@ def settings():
     """The settings that the curves are tried with: kernel of the prior, variational kernel, divergence, regulariser."""
     wide = nngp.NNGP([nngp.Dense(4.0, 4.0), nngp.Erf(), nngp.Dense(1.0, 0.1)])
     priors = {"ard": mc.kernels.RBF(0.3), "erf-nngp": wide}
-    kinds = {
-        "renyi": divergences.Projected(divergences.Renyi(0.5)),
-        "wasserstein-partial": divergences.GaussianWasserstein(trace=False),
-    }
+    renyi = ("proj-renyi", divergences.Projected(divergences.Renyi(0.5)))
+    partial = ("wasserstein-partial", divergences.GaussianWasserstein(trace=False))
+    pairs = (("cholesky-svgp", renyi), ("sparse-posterior", renyi), ("kernelised-svgp", partial))
     for prior, kernel in priors.items():
-        for variational in ("cholesky-svgp", "sparse-posterior", "kernelised-svgp"):
-            for divergence in kinds:
-                yield (prior, variational, divergence), (kernel, variational, kinds[divergence])
+        for variational, (divergence, kind) in pairs:
+            yield (prior, variational, divergence), (kernel, variational, kind)
 
 
 def curve_fit(i: int, setting, steps: int):

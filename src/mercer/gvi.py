@@ -98,7 +98,8 @@ def learn(
     - `regulariser`: the prior, or its "posterior" on the data at the inducing points.
     - `validation`: a pair (X, Y) to temper by, or the share of the data that is held out for it.
     - `noise`: the variance that Algorithm 2 starts from (for classes: relative to the kernel's), in at most `rounds` rounds.
-    - all else goes to `mercer.fit`: the optimiser is Adam with learning rate 0.001 unless given.
+    - all else goes to `mercer.fit`. Unless given, the optimiser is Adam with learning rate 0.001, and inducing points that
+      could be learned are `frozen`.
     """
     key = jax.random.key(0) if key is None else key
     key_split, key_fit = jax.random.split(key)
