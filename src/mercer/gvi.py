@@ -9,6 +9,7 @@ With `divergences.GaussianWasserstein` this is Gaussian Wasserstein inference (c
 projected GVI (chapter 6). Each stage can be used alone.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -106,6 +107,8 @@ def learn(
     start = _start(variational)
     if regulariser not in ("prior", "posterior"):
         raise ValueError(f'regulariser expects "prior" or "posterior", got {regulariser!r}')
+    objective = GVI(None, risk or ExpectedNegativeLogLikelihood(), divergence or Projected(Renyi(0.5)), weight)
+    Model(GP(kernel, mean), Gaussian() if likelihood is None else likelihood)  # refuses what it cannot be made of
     data = as_batch((X, Y), discrete=likelihood is not None and likelihood.discrete)
     (X, Y), held_out = _split(data.X, data.Y, validation, key_split)
 
@@ -118,7 +121,7 @@ def learn(
 
     fitted = training.fit(
         Model(posterior, Gaussian(found.noise) if likelihood is None else likelihood),
-        GVI(against, risk or ExpectedNegativeLogLikelihood(), divergence or Projected(Renyi(0.5)), weight),
+        dataclasses.replace(objective, prior=against),
         (X, Y),
         optimiser=optax.adam(1e-3) if optimiser is None else optimiser,
         steps=steps,

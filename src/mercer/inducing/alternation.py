@@ -81,20 +81,21 @@ def alternate(
             (functools.partial(_positive_parameter, i), LogNormal(jnp.log(value), _SPREAD))
             for i, value in enumerate(_positive_parameters(start))
         ]
+    # made once, so that all rounds share what is compiled
+    objective = MAP(MarginalLikelihood(), priors) if priors else MarginalLikelihood()
+    optimiser = optax.lbfgs() if optimiser is None else optimiser
     selections = [greedy_indices(X, kernel, M)]
     while len(selections) <= rounds and not _repeats(selections):
-        learned = training.fit(
-            start,
-            MAP(MarginalLikelihood(), priors) if priors else MarginalLikelihood(),
-            (X[selections[-1]], Y[selections[-1]]),
-            optimiser=optax.lbfgs() if optimiser is None else optimiser,
-            steps=steps,
-            frozen=lambda model: model.posterior.mean,
-        ).model
+        data = X[selections[-1]], Y[selections[-1]]
+        learned = training.fit(start, objective, data, optimiser=optimiser, steps=steps, frozen=_mean).model
         selections.append(greedy_indices(X, learned.posterior.kernel, M))
     last = selections[-1]
     found = learned.posterior.kernel, learned.likelihood.variance, X[last], Y[last], last
     return Alternation(*found, len(selections) - 1, _repeats(selections))
+
+
+def _mean(model: Any) -> Any:
+    return model.posterior.mean
 
 
 def _positive_parameters(model: Any) -> list[Array]:
