@@ -46,7 +46,7 @@ def cost(arguments) -> None:
     """Times one step (value, gradient, update) for batches of several sizes."""
     random = np.random.default_rng(0)
     kernel, M = mc.kernels.RBF(2.0), 100
-    rows = {"projected": (1000, 2000, 4000, 8000, 16000, 32000), "Wasserstein": (125, 250, 500, 1000)}
+    rows = {"projected": (1000, 2000, 4000, 8000, 16000, 32000), "Wasserstein": (250, 500, 1000, 2000)}
     kinds = {
         "projected": divergences.Projected(divergences.Renyi(0.5)),
         "Wasserstein": divergences.GaussianWasserstein(trace=True),
@@ -201,7 +201,7 @@ def settings():
             yield (prior, variational, divergence), (kernel, variational, kind)
 
 
-def curve_fit(i: int, setting, steps: int):
+def curve_fit(i: int, setting, steps: int, weight: float):
     """A curve, what was learned of it, and its predictions in the units of y: mean and standard deviation at all x."""
     kernel, variational, divergence = setting
     curve = datasets.toy_curve(i, jax.random.key(i))
@@ -214,7 +214,7 @@ def curve_fit(i: int, setting, steps: int):
         network(1, i, activation=jnp.tanh),
         variational=variational,
         divergence=divergence,
-        weight=10.0,
+        weight=weight,
         validation=(X_validation, (Y_validation - middle) / scale),
         rounds=3,
         steps=steps,
@@ -240,7 +240,7 @@ def curves(arguments) -> None:
     for i in arguments.curves or range(1, datasets.NUM_CURVES + 1):
         best = None
         for names, setting in settings():
-            found = curve_fit(i, setting, arguments.steps)
+            found = curve_fit(i, setting, arguments.steps, arguments.share * 640)
             curve, _, mean, deviation = found
             seen, held_out = (part(curve, which, mean, deviation) for which in (curve.validated, curve.held_out))
             if best is None or seen[0] > best[1][0]:
@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--share", type=float, default=0.1, help="weight of the divergence over N, on uci")
+    parser.add_argument("--share", type=float, default=0.1, help="weight of the divergence over the number of data")
     parser.add_argument("--sets", nargs="*")
     parser.add_argument("--curves", nargs="*", type=int)
     parser.add_argument("--figure", help="a file to draw the curves into")
