@@ -94,6 +94,7 @@ def test_classes(likelihood):
     assert np.mean(np.argmax(p, axis=1) == labels[:, 0]) > 0.93
 
 
+@pytest.mark.slow
 def test_a_kernel_of_a_wide_network_and_one_on_features():
     nngp = kernels.nngp
     for kernel in (

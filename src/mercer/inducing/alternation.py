@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, Int
 
 from mercer import validation
@@ -58,8 +59,6 @@ def alternate(
     either side; `priors` (as in `mercer.objectives.MAP`) replaces these, and () is plain maximum likelihood.
     """
     # fit and the exact objective stand above this package
-    import optax
-
     from mercer import training
     from mercer.likelihoods import Gaussian
     from mercer.model import Model
@@ -78,12 +77,11 @@ def alternate(
     learned: Any = start
     if priors is None:
         priors = [
-            (functools.partial(_positive_parameter, i), LogNormal(jnp.log(value), _SPREAD))
+            (_positive_parameter(i), LogNormal(jnp.log(value), _SPREAD))
             for i, value in enumerate(_positive_parameters(start))
         ]
-    # made once, so that all rounds share what is compiled
     objective = MAP(MarginalLikelihood(), priors) if priors else MarginalLikelihood()
-    optimiser = optax.lbfgs() if optimiser is None else optimiser
+    optimiser = _lbfgs() if optimiser is None else optimiser
     selections = [greedy_indices(X, kernel, M)]
     while len(selections) <= rounds and not _repeats(selections):
         data = X[selections[-1]], Y[selections[-1]]
@@ -104,8 +102,17 @@ def _positive_parameters(model: Any) -> list[Array]:
     ]
 
 
-def _positive_parameter(i: int, model: Any) -> Array:
-    return _positive_parameters(model)[i]
+# `fit` knows what it has compiled by the functions that went into it, so that these are made once.
+
+
+@functools.cache
+def _positive_parameter(i: int) -> Callable[[Any], Array]:
+    return lambda model: _positive_parameters(model)[i]
+
+
+@functools.cache
+def _lbfgs() -> Any:
+    return optax.lbfgs()
 
 
 def _repeats(selections: list[np.ndarray]) -> bool:
