@@ -21,7 +21,11 @@ def blocks(path):
 FILES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if blocks(path)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+LONG = ("gvi.md", "images.md", "interdomain.md", "multiple-outputs.md", "scikit-learn.md")  # half a minute each
+CASES = [pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else []) for path in FILES]
+
+
+@pytest.mark.parametrize("path", CASES, ids=[str(path.relative_to(ROOT)) for path in FILES])
 def test_the_blocks_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for the files that they write
     module = types.ModuleType(f"blocks_of_{path.stem.replace('-', '_')}")
