@@ -119,8 +119,8 @@ class Convolutional(_OnPatches, Kernel):
             return self._pairs(X, X2)
         pairs = jax.checkpoint(lambda x, x2: self._pairs(x, x2))
         if X2 is None:
-            return _symmetric(pairs, X, rows)
-        return _map_blocks(lambda x: _map_blocks(lambda x2: pairs(x, x2).T, X2, columns).T, X, rows)
+            return map_symmetric_blocks(pairs, X, rows)
+        return map_blocks(lambda x: map_blocks(lambda x2: pairs(x, x2).T, X2, columns).T, X, rows)
 
     def _pairs(self, X, X2):
         """The kernel between a few images and a few others, or themselves."""
@@ -208,8 +208,8 @@ def _checked(name: str, base: Kernel, image_shape: Sequence[int], patch_shape: S
     """The base, the shape (H, W, C) of images and that (h, w) of patches, if they make sense."""
     if not isinstance(base, Kernel):
         raise ValueError(f"{name}: base expects a kernel of one output, got {type(base).__name__}")
-    image = _sizes(name, "image_shape", image_shape, "(H, W) or (H, W, C)", (2, 3))
-    patch = _sizes(name, "patch_shape", patch_shape, "(h, w)", (2,))
+    image = checked_sizes(name, "image_shape", image_shape, "(H, W) or (H, W, C)", (2, 3))
+    patch = checked_sizes(name, "patch_shape", patch_shape, "(h, w)", (2,))
     if patch[0] > image[0] or patch[1] > image[1]:
         raise ValueError(
             f"{name}: patch_shape expects a patch that fits into images of {image[:2]} pixels, got {patch}"
@@ -217,7 +217,9 @@ def _checked(name: str, base: Kernel, image_shape: Sequence[int], patch_shape: S
     return base, (*image, 1) if len(image) == 2 else image, patch
 
 
-def _sizes(name: str, argument: str, shape: Sequence[int], expected: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
+def checked_sizes(
+    name: str, argument: str, shape: Sequence[int], expected: str, lengths: tuple[int, ...]
+) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else ()
     integers = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0 for size in sizes)
     if len(sizes) not in lengths or not integers:
@@ -251,17 +253,19 @@ def _blocks(X: Float[Array, "N D"], size: int) -> Float[Array, "B S D"]:
 
 def map_images(f: Callable[[Array], Array], X: Float[Array, "N D"], size: int) -> Array:
     """f of the rows of X, `size` at a time; if that is not all, nothing of f's work is kept for its derivative."""
-    return _map_blocks(f if size >= len(X) else jax.checkpoint(f), X, size)
+    return map_blocks(f if size >= len(X) else jax.checkpoint(f), X, size)
 
 
-def _map_blocks(f: Callable[[Array], Array], X: Float[Array, "N D"], size: int) -> Array:
+def map_blocks(f: Callable[[Array], Array], X: Float[Array, "N D"], size: int) -> Array:
     if size >= len(X):
         return f(X)
     values = jax.lax.map(f, _blocks(X, size))
     return values.reshape(-1, *values.shape[2:])[: len(X)]
 
 
-def _symmetric(pairs: Callable[[Array, Array | None], Array], X: Float[Array, "N D"], size: int) -> Float[Array, "N N"]:
+def map_symmetric_blocks(
+    pairs: Callable[[Array, Array | None], Array], X: Float[Array, "N D"], size: int
+) -> Float[Array, "N N"]:
     """The matrix of `pairs` of rows of X, in blocks of which those above the diagonal are worked out, and mirrored."""
     blocks = _blocks(X, size)
     num, each = len(blocks), np.arange(len(blocks))

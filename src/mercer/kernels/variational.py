@@ -45,16 +45,14 @@ def _at_least(variance: Float[Array, " N"], prior: Float[Array, " N"]) -> Float[
     return jnp.maximum(variance, JITTER[prior.dtype][0] * prior)
 
 
-def _check_noise(noise: Array) -> None:
-    if jnp.ndim(noise) or (is_concrete(noise) and not float(noise) > 0.0):
-        raise ValueError(f"noise expects a positive number, the variance of the noise, got {noise}")
-
-
-def checked(kernel, Z, X, noise):
-    Z = points(Z, kernel)
-    X = validation.inputs(X)
+def checked(
+    kernel: Kernel, Z: Array, X: Array, noise: float | Array
+) -> tuple[Kernel, Float[Array, "M D"], Float[Array, "N D"]]:
+    """Kernel, inducing points and inputs in one dtype, after checks of what an optimum is asked for."""
+    Z, X, noise = points(Z, kernel), validation.inputs(X), jnp.asarray(noise)
     validation.same_columns(X, Z, "Z")
-    _check_noise(jnp.asarray(noise))
+    if noise.ndim or (is_concrete(noise) and not float(noise) > 0.0):
+        raise ValueError(f"noise expects a positive number, the variance of the noise, got {noise}")
     return cast(kernel, X.dtype), Z.astype(X.dtype), X
 
 

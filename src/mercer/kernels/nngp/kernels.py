@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from mercer import validation
 from mercer.kernels.base import Kernel
-from mercer.kernels.images import _map_blocks, _sizes, _symmetric, block_size, map_images
+from mercer.kernels.images import block_size, checked_sizes, map_blocks, map_images, map_symmetric_blocks
 from mercer.kernels.nngp.activations import Activation
 from mercer.kernels.nngp.elementwise import Elementwise
 from mercer.kernels.nngp.layers import (
@@ -138,8 +138,8 @@ def _matrix(kernel: _Wide, X: Array, X2: Array | None, rows: int, columns: int) 
         return kernel._between(X, X2)
     between = jax.checkpoint(lambda x, x2: kernel._between(x, x2))
     if X2 is None:
-        return _symmetric(between, X, rows)
-    return _map_blocks(lambda x: _map_blocks(lambda x2: between(x, x2).T, X2, columns).T, X, rows)
+        return map_symmetric_blocks(between, X, rows)
+    return map_blocks(lambda x: map_blocks(lambda x2: between(x, x2).T, X2, columns).T, X, rows)
 
 
 @eqx.filter_jit
@@ -151,7 +151,7 @@ def _image_shape(name: str, layers: tuple[Layer, ...], image_shape: Sequence[int
     """The shape (H, W, C) of images, if the layers take such."""
     if image_shape is None:
         return None
-    shape = _sizes(name, "image_shape", image_shape, "(H, W, C)", (3,))
+    shape = checked_sizes(name, "image_shape", image_shape, "(H, W, C)", (3,))
     if (left := pixels_after(layers, (shape[0], shape[1]))) is not None:
         raise ValueError(
             f"{name}: layers expects to end with rows of features, but {left[0]} x {left[1]} pixels are left: "
