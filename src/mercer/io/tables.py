@@ -135,7 +135,7 @@ class Table:
     def column(self, name: str) -> Column:
         """The column `name`, of the rows selected."""
         if name not in self.names:
-            raise TableError(f"{self.source} has no column {name!r}; {_similar(name, self.names, 'its columns are')}")
+            raise TableError(f"{self.source} has no column {name!r}; {similar(name, self.names, 'its columns are')}")
         rows = self._rows
         within: slice | np.ndarray
         if isinstance(rows, range):
@@ -190,7 +190,7 @@ def read_table(source: Any) -> Table:
 # --- names -------------------------------------------------------------------------------------------------------------
 
 
-def _similar(name: str, names: Iterable[str], otherwise: str) -> str:
+def similar(name: str, names: Iterable[str], otherwise: str) -> str:
     """The hint that follows "there is no `name`"."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
@@ -296,7 +296,8 @@ def _is_missing(value: Any) -> bool:
 # --- polars: frames and parquet ----------------------------------------------------------------------------------------
 
 
-def _polars() -> Any:
+def import_polars() -> Any:
+    """The module polars, an optional dependency."""
     try:
         import polars
     except ImportError as error:
@@ -304,27 +305,30 @@ def _polars() -> Any:
     return polars
 
 
+def collected(read: Callable[[], Any], source: str) -> Any:
+    """What polars reads from `source`; where it cannot, the error says so."""
+    pl = import_polars()
+    try:
+        return read()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise TableError(f"{source} cannot be read ({reason}); write it again") from error
+
+
 def _of_polars(frame: Any, source: str) -> Table:
     """The table of a LazyFrame, of which each column is collected when it is asked for."""
-    pl = _polars()
-
-    def collected(read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise TableError(f"{source} cannot be read ({reason}); write it again") from error
+    pl = import_polars()
 
     def load(name: str, position: int, start: int, stop: int) -> Column:
         column = frame.select(pl.nth(position)).slice(start, stop - start)
-        return _of_series(name, collected(lambda: column.collect().to_series()), source)
+        return _of_series(name, collected(lambda: column.collect().to_series(), source), source)
 
-    names = collected(lambda: frame.collect_schema().names())
-    return _table(source, names, collected(lambda: frame.select(pl.len()).collect().item()), load)
+    names = collected(lambda: frame.collect_schema().names(), source)
+    return _table(source, names, collected(lambda: frame.select(pl.len()).collect().item(), source), load)
 
 
 def _of_series(name: str, series: Any, source: str) -> Column:
-    pl = _polars()
+    pl = import_polars()
     dtype = series.dtype
     if dtype.is_numeric() or dtype in (pl.Boolean, pl.Null):
         kind: Kind = "boolean" if dtype == pl.Boolean else "number"
@@ -353,12 +357,12 @@ def _read_file(path: Path) -> Table:
             raise TableError(f"{path} is a folder; name the csv or parquet file in it")
         if not path.exists():
             siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = _similar(path.name, siblings, "the folder holds") if siblings else "check the path"
+            hint = similar(path.name, siblings, "the folder holds") if siblings else "check the path"
             raise TableError(f"there is no file {path}; {hint}")
         with path.open("rb") as file:
             head = file.read(4)
             if head == b"PAR1":
-                return _of_polars(_polars().scan_parquet(path, glob=False), str(path))
+                return _of_polars(import_polars().scan_parquet(path, glob=False), str(path))
             if path.suffix.lower() in (".parquet", ".pq"):
                 raise TableError(f"{path} is not a parquet file, whatever its name says; write it again")
             return _read_csv(head + file.read(), str(path))
@@ -367,7 +371,7 @@ def _read_file(path: Path) -> Table:
 
 
 def _read_csv(data: bytes, source: str) -> Table:
-    pl = _polars()
+    pl = import_polars()
     data, notes = _utf8(data, source)
     separator, quote = _dialect(data[:65536].decode("utf-8", "ignore"))
     frame = _frame(data, separator, quote)
@@ -457,7 +461,7 @@ def _parsed(text: str, separator: str, quote: str) -> Iterator[tuple[int, list[s
 
 def _frame(data: bytes, separator: str, quote: str) -> Any:
     """All fields of a regular file, as text; None where polars finds it irregular, or has filled a line up."""
-    pl = _polars()
+    pl = import_polars()
     # Polars takes a blank line for a header, and a quote after a space for a part of the text.
     if data.startswith(b"\n") or f"{separator} {quote}".encode() in data:
         return None
@@ -504,7 +508,7 @@ def _records(text: str, separator: str, quote: str, source: str) -> list[list[st
 
 def _typed(text: Any, name: str, separator: str) -> tuple[Any, list[str]]:
     """A column of csv text in the narrowest type that holds it, and notes."""
-    pl = _polars()
+    pl = import_polars()
     stripped = text.str.strip_chars()
 
     def without(tokens: Iterable[str]) -> Any:
@@ -538,7 +542,7 @@ def _typed(text: Any, name: str, separator: str) -> tuple[Any, list[str]]:
 
 
 def _almost_numeric(name: str, text: Any) -> list[str]:
-    bad = text.is_not_null() & text.cast(_polars().Float64, strict=False).is_null()
+    bad = text.is_not_null() & text.cast(import_polars().Float64, strict=False).is_null()
     present = len(text) - text.null_count()
     if bad.sum() >= 0.1 * present:
         return []

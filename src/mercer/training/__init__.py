@@ -3,6 +3,7 @@
 from mercer.training.checkpoint import CheckpointError
 from mercer.training.fit import Callback, Fit, Progressed, TrainingError, fit
 from mercer.training.natural import NaturalGradient, natural_step
+from mercer.training.sources import InMemory, Parquet, Rows, Source
 from mercer.training.stopping import EarlyStopping
 
 __all__ = [
@@ -10,8 +11,12 @@ __all__ = [
     "CheckpointError",
     "EarlyStopping",
     "Fit",
+    "InMemory",
     "NaturalGradient",
+    "Parquet",
     "Progressed",
+    "Rows",
+    "Source",
     "TrainingError",
     "fit",
     "natural_step",

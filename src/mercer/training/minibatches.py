@@ -7,6 +7,11 @@ its number alone, so that an interrupted run goes on with the batches that it wo
 import numpy as np
 
 
+def row_dtype(num_data: int) -> np.dtype:
+    """The integers that number so many rows."""
+    return np.dtype(np.int32 if num_data <= np.iinfo(np.int32).max else np.int64)
+
+
 class Minibatches:
     """Batches of `size` rows out of `num_data`, each pass over the data in a new order."""
 
@@ -18,7 +23,7 @@ class Minibatches:
         """The order of the rows in one pass."""
         if number not in self._passes:
             random = np.random.Generator(np.random.Philox(np.random.SeedSequence((*self.seed, number))))
-            self._passes[number] = random.permutation(self.num_data).astype(np.int32)
+            self._passes[number] = random.permutation(self.num_data).astype(row_dtype(self.num_data))
             for old in [n for n in self._passes if n < number - 1]:
                 del self._passes[old]
         return self._passes[number]
