@@ -1,6 +1,6 @@
 """mercer: scalable Gaussian processes in JAX.
 
-Three nouns and one verb: a *process* gives a Gaussian at any inputs, a *likelihood* says how data come from function values,
+Three nouns and one verb: a *process* gives a Gaussian (or a mixture of them) at any inputs, a *likelihood* says how data come from function values,
 an *objective* is a number to make small, and *fit* makes it small for any model.
 """
 
@@ -28,7 +28,7 @@ from mercer.io import load, save
 from mercer.model import Model
 from mercer.objectives import elbo
 from mercer.parameters import constant, param
-from mercer.processes import GP, Conditioned, Gaussian, Process, Sparse
+from mercer.processes import GP, Conditioned, Gaussian, Mixture, Process, Sparse
 from mercer.training import fit
 
 __version__ = "0.1.0"
@@ -46,6 +46,7 @@ __all__ = [
     "GP",
     "Conditioned",
     "Gaussian",
+    "Mixture",
     "Model",
     "Process",
     "Sparse",

@@ -20,6 +20,7 @@ from mercer import validation
 from mercer.kernels import Kernel
 from mercer.kernels import Tempered as TemperedKernel
 from mercer.likelihoods import Gaussian, Likelihood
+from mercer.likelihoods.of_predictions import log_predictive, observations
 from mercer.linalg import quiet_blas
 from mercer.model import Model, check_latents
 from mercer.parameters import Module, cast, constant, param, real
@@ -56,7 +57,7 @@ def temper(model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Mode
     latent = model.posterior.predict(X)
     likelihood = cast(model.likelihood, X.dtype)
     if isinstance(likelihood, Gaussian):
-        mean, variance = likelihood.predict(latent.mean, latent.cov, X)
+        mean, variance = observations(likelihood, latent, X)
         factor = jnp.nanmean((Y - mean) ** 2 / variance, axis=0)
         return Model(_tempered(model.posterior, factor), _scaled_noise(likelihood, factor))
     if likelihood.layout != "diag":
@@ -71,8 +72,8 @@ def _best_factors(likelihood: Likelihood, latent: Any, Y: Array, X: Array) -> Fl
 
     @eqx.filter_jit
     def loss(log_factor, likelihood, latent, Y, X):
-        var = jnp.exp(log_factor).astype(X.dtype) * latent.cov
-        return -jnp.mean(likelihood.log_predictive(latent.mean, var, Y, X))
+        tempered = latent.scaled(jnp.exp(0.5 * log_factor).astype(X.dtype))
+        return -jnp.mean(log_predictive(likelihood, tempered, Y, X))
 
     gradient = eqx.filter_value_and_grad(loss)
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
-from mercer.covariances.functionals import dtype_of, is_functional
-from mercer.inducing import InducingVariables
+from mercer.covariances.functionals import is_array
 from mercer.likelihoods import Likelihood
+from mercer.likelihoods.of_predictions import log_predictive, observations
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast
-from mercer.processes import Gaussian, Process
+from mercer.processes import Gaussian, Prediction, Process
 
 
 class Model(Module):
@@ -27,14 +27,19 @@ class Model(Module):
             raise ValueError(f"Model expects a process and a likelihood, got {kinds}")
         self.posterior, self.likelihood = posterior, likelihood
 
-    def predict(self, X: Float[Array, "N D"] | InducingVariables) -> Gaussian:
-        """The mean and the variance of new observations y at X, [N, P] each."""
-        latent = self.posterior.predict(X, self.likelihood.layout)
+    def predict(self, X: Any, *, key: PRNGKeyArray | None = None) -> Gaussian:
+        """The mean and the variance of new observations y at X, [N, P] each.
+
+        X is what the process takes: inputs [N, D] or functionals. A process that needs random numbers takes them from the key.
+        """
+        latent = self.posterior.predict(X, self.likelihood.layout, key=key)
         return _at(_predict, self.likelihood, latent, X)
 
-    def log_density(self, X: Float[Array, "N D"] | InducingVariables, Y: Float[Array, "N P"]) -> Float[Array, " N"]:
+    def log_density(
+        self, X: Any, Y: Float[Array, "N P"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, " N"]:
         """The log density that the model gives to each row of Y, summed over the outputs that are not NaN."""
-        latent = self.posterior.predict(X, self.likelihood.layout)
+        latent = self.posterior.predict(X, self.likelihood.layout, key=key)
         Y = validation.outputs(Y, len(latent.mean), discrete=self.likelihood.discrete)
         self.likelihood.validate(Y)
         return _at(_log_density, self.likelihood, latent, X, Y)
@@ -44,22 +49,22 @@ class Model(Module):
         return Model(self.posterior.cached(), self.likelihood)
 
 
-def _at(function, likelihood: Likelihood, latent: Gaussian, X: Any, *args: Array):
-    """A compiled function of the latent Gaussian, in its dtype."""
-    dtype = latent.mean.dtype
-    X = None if is_functional(X) else validation.inputs(X).astype(dtype)
+def _at(function, likelihood: Likelihood, latent: Prediction, X: Any, *args: Array):
+    """A compiled function of the latent values, in their dtype; the likelihood sees X where it is an array of inputs."""
+    dtype = latent.mean.dtype  # type: ignore[attr-defined]
+    X = validation.inputs(X).astype(dtype) if is_array(X) else None
     with quiet_blas():
         return jax.block_until_ready(function(cast(likelihood, dtype), latent, X, *args))
 
 
 @eqx.filter_jit
 def _predict(likelihood, latent, X):
-    return Gaussian(*likelihood.predict(latent.mean, latent.cov, X))
+    return observations(likelihood, latent, X)
 
 
 @eqx.filter_jit
 def _log_density(likelihood, latent, X, Y):
-    return likelihood.log_predictive(latent.mean, latent.cov, Y, X)
+    return log_predictive(likelihood, latent, Y, X)
 
 
 def check_latents(model: Model, Y: Array) -> None:
@@ -73,6 +78,6 @@ def check_latents(model: Model, Y: Array) -> None:
         )
 
 
-def align(model: Module, X: Any) -> Module:
+def align(model: Module, dtype: Any) -> Module:
     """The model with its parameters in the dtype of the data."""
-    return cast(model, dtype_of(X))
+    return cast(model, dtype)

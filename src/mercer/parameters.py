@@ -277,7 +277,9 @@ def unconstrain(tree: Tree) -> Tree:
 
 
 def cast(tree: Tree, dtype: Any) -> Tree:
-    """The tree with its floating-point arrays in `dtype`."""
+    """The tree with its floating-point arrays in `dtype`; as it is if that is None."""
+    if dtype is None:
+        return tree
 
     def convert(leaf):
         return leaf.astype(dtype) if _is_inexact(leaf) and (leaf.dtype != dtype or _is_weak(leaf)) else leaf

@@ -272,7 +272,7 @@ def test_sums_over_the_data_give_the_same_bound(name):
     q = mc.Sparse(prior, inducing, num_outputs=3)
     model = mc.Model(q, mc.likelihoods.Gaussian([0.1, 0.2, 0.3]))
     objective = mc.objectives.CollapsedELBO()
-    batch = objective.checked(model, (DATA, TARGETS))
+    batch = objective.prepare(model, objective.checked(model, (DATA, TARGETS)))
     assert isinstance(batch, SummedBatch) and batch.num_data == 20
 
     @eqx.filter_value_and_grad

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import numpy as np
 import optax
@@ -134,6 +135,9 @@ OTHER = {
     "batch_size": dict(batch_size=5),
     "restarts": dict(restarts=2),
     "optimiser": dict(optimiser=optax.sgd(0.1)),
+    "optimiser, its settings": dict(optimiser=optax.adam(0.2)),
+    "optimiser, its schedule": dict(optimiser=optax.adam(optax.cosine_decay_schedule(0.1, 30))),
+    "optimiser, a function in it": dict(optimiser=optax.adam(lambda step: 0.1)),
     "model": dict(model=mc.means.Constant(0.0)),
     "model, of the same shape": dict(model=Elsewhere([[0.0]], 0.0)),
     "model, a part of it frozen": dict(frozen=lambda model: model.bias),
@@ -144,12 +148,43 @@ OTHER = {
 @pytest.mark.parametrize("case", OTHER)
 def test_a_checkpoint_of_another_run_is_refused(case, saved, tmp_path):
     path = tmp_path / "run.ckpt"
-    message = "another shape" if case == "optimiser" else f"differs in .*{case.split(',')[0]}"
+    message = f"differs in .*{case.split(',')[0]}"
     path.write_bytes(saved)
     arguments = dict(model=line(), objective=LeastSquares(), data=line_data(), checkpoint=path) | OPTIONS | OTHER[case]
     with pytest.raises(CheckpointError, match=f"run.ckpt.*{message}.*delete it to begin anew"):
         mc.fit(**arguments)
     assert path.read_bytes() == saved
+
+
+def gvi(divergence, weight=1.0):
+    return mc.objectives.GVI(None, mc.objectives.risks.ExpectedNegativeLogLikelihood(), divergence, weight)
+
+
+OBJECTIVES = {
+    "divergence": (gvi(mc.divergences.Projected(mc.divergences.Renyi(0.5))), "objective.divergence"),
+    "weight": (gvi(mc.divergences.KL(), 200.0), r"objective.weight \(there .*1.0, here .*200.0\)"),
+    "weights of rows": (gvi(mc.divergences.KL()), "data.weights"),
+    "a row in the middle": (gvi(mc.divergences.KL()), "data.Y"),
+    "what is held still": (gvi(mc.divergences.KL()), "model.posterior.inducing.Z"),
+    "the learning rate": (gvi(mc.divergences.KL()), "optimiser.*0.5"),
+}
+
+
+@pytest.mark.parametrize("case", OBJECTIVES)
+def test_a_difference_in_numbers_is_another_run(case, tmp_path):
+    path, (X, Y) = tmp_path / "run.ckpt", wave_data(3000)
+    options = dict(steps=1, every=1, batch_size=4, checkpoint=path, frozen=lambda m: m.posterior.inducing)
+    mc.fit(sparse(), gvi(mc.divergences.KL()), (X, Y), **options)
+    (objective, message), model = OBJECTIVES[case], sparse()
+    data = (X, Y, np.full(len(X), 2.0)) if case == "weights of rows" else (X, Y)
+    if case == "a row in the middle":
+        data = (X, np.where(np.arange(len(X))[:, None] == 1500, Y + 1e-9, Y))
+    if case == "what is held still":
+        model = eqx.tree_at(lambda m: m.posterior.inducing.Z, model, model.posterior.inducing.Z + 1e-9)
+    if case == "the learning rate":
+        options["optimiser"] = optax.adam(0.5)
+    with pytest.raises(CheckpointError, match=message):
+        mc.fit(model, objective, data, **options)
 
 
 def test_what_is_frozen_is_a_part_of_the_run(tmp_path):
@@ -179,9 +214,9 @@ def spoil(kind, path, saved):
     elif kind == "other safetensors":
         save_file({"a": np.zeros(3)}, path)
     elif kind == "not ours":
-        save_file({"a": np.zeros(3)}, path, {"mercer": '{"format": 1}'})
+        save_file({"a": np.zeros(3)}, path, {"mercer": '{"format": 2}'})
     elif kind == "without history":
-        save_file({"a": np.zeros(3)}, path, {"mercer": '{"format": 1, "run": {}}'})
+        save_file({"a": np.zeros(3)}, path, {"mercer": '{"format": 2, "run": {}}'})
     elif kind == "another version":
         save_file({"history": np.zeros(3)}, path, {"mercer": '{"format": 0, "run": {}}'})
 

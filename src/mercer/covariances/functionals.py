@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from mercer import validation
@@ -24,7 +25,11 @@ def as_inputs(X: Any, name: str = "X") -> Any:
         raise ValueError(
             f"{name} expects inputs or functionals of the process, got {type(X).__name__} of latent functions"
         )
-    return X if isinstance(X, InducingVariables) else validation.inputs(X, name)
+    if is_functional(X):
+        return X
+    if not is_array(X):
+        raise ValueError(f"{name} expects inputs, an array [N, D], or functionals, got {type(X).__name__}")
+    return validation.inputs(X, name)
 
 
 def is_functional(X: Any) -> bool:
@@ -32,9 +37,20 @@ def is_functional(X: Any) -> bool:
     return isinstance(X, InducingVariables)
 
 
+def is_array(X: Any) -> bool:
+    """Whether X stands for an array of inputs: not for functionals, nor for a tree of several arrays, nor None."""
+    if X is None or is_functional(X):
+        return False
+    if isinstance(X, jax.Array | np.ndarray | list):
+        return True
+    leaves = jax.tree.leaves(X)
+    return not leaves or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+
+
 def dtype_of(X: Any) -> Any:
-    """The dtype of inputs or functionals."""
-    return jnp.result_type(*jax.tree.leaves(X))
+    """The dtype of inputs or functionals; None where they hold no floating-point numbers."""
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(X) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.result_type(*dtypes) if dtypes else None
 
 
 def all_concrete(X: Any) -> bool:

@@ -18,7 +18,8 @@ from mercer.inducing import InducingVariables
 from mercer.layouts import Layout, independent_outputs
 from mercer.linalg import quiet_blas, safe_cholesky
 from mercer.parameters import Module, as_parameter, is_concrete
-from mercer.processes import Gaussian, Process
+from mercer.processes import Gaussian, Mixture, Prediction, Process
+from mercer.processes.gaussian import average_of_pairs
 from mercer.processes.latents import after
 
 Number = Float[Array, "..."] | float
@@ -35,17 +36,25 @@ class Divergence(Module):
     def _joint(self, q: Gaussian, p: Gaussian) -> Float[Array, ""]:
         """The divergence of two Gaussians of one layout; p may have one output where q has more."""
 
-    def joint(self, q: Gaussian, p: Gaussian) -> Float[Array, ""]:
-        """The divergence of q from p, two Gaussians of the same layout. A p of one output stands for each output of q."""
-        p = _comparable(q, p)
+    def joint(self, q: Gaussian | Mixture, p: Gaussian | Mixture) -> Float[Array, ""]:
+        """The divergence of q from p, two Gaussians of the same layout. A p of one output stands for each output of q.
+
+        Of a mixture it is the mean over its components, and of two mixtures that over pairs of them: an upper bound on the
+        divergence of the mixtures where D is convex, as all of the library's are but `SquaredDifference` and `Renyi` with
+        alpha > 1.
+        """
+        _check_comparable(q, p)
         _check_variances(q, p)
         if not all(is_concrete(array) for array in (*q, *p)):
-            return self._joint(q, p)
+            return self._of_components(q, p)
         with quiet_blas():
             result = jax.block_until_ready(_compiled_joint(self, q, p))
         if is_concrete(result) and not bool(jnp.isfinite(result)):
             self._explain(q, p)
         return result
+
+    def _of_components(self, q: Prediction, p: Prediction) -> Float[Array, ""]:
+        return average_of_pairs(lambda q, p: self._joint(q, _with_outputs_of(q, p)), q, p)
 
     def layout(self, q: Process, p: Process) -> Layout | None:
         """The layout in which `between` compares predictions; None where it needs no predictions."""
@@ -67,16 +76,16 @@ class Divergence(Module):
     def check_inputs(self, X: Any) -> None:
         """Refuses what the divergence cannot be seen at."""
 
-    def _explain(self, q: Gaussian, p: Gaussian) -> None:
+    def _explain(self, q: Prediction, p: Prediction) -> None:
         """Called where `joint` is not finite: says why."""
-        for gaussian, name in ((q, "q"), (p, "p")):
-            if gaussian.layout != "diag":
+        for prediction, name in ((q, "q"), (p, "p")):
+            for gaussian in prediction.components() if prediction.layout != "diag" else ():
                 safe_cholesky(gaussian._groups()[1], f"the covariance of {name}")
 
 
 @eqx.filter_jit
-def _compiled_joint(divergence: Divergence, q: Gaussian, p: Gaussian) -> Float[Array, ""]:
-    return divergence._joint(q, p)
+def _compiled_joint(divergence: Divergence, q: Prediction, p: Prediction) -> Float[Array, ""]:
+    return divergence._of_components(q, p)
 
 
 class ScalarDivergence(Divergence):
@@ -142,9 +151,9 @@ def _smallest(numbers: np.ndarray) -> str:
     return f"{wrong.ravel()[0]:.6g}" + (f" among {numbers.size} numbers" if numbers.size > 1 else "")
 
 
-def _comparable(q: Any, p: Any) -> Gaussian:
-    """p with the outputs of q, after a check that the two are Gaussians over the same values."""
-    if not isinstance(q, Gaussian) or not isinstance(p, Gaussian):
+def _check_comparable(q: Any, p: Any) -> None:
+    """Refuses what are not two predictions of the same values."""
+    if not isinstance(q, Prediction) or not isinstance(p, Prediction):
         raise ValueError(f"joint expects two mercer.Gaussian, got {type(q).__name__} and {type(p).__name__}")
     if q.layout != p.layout:
         raise ValueError(f"q and p must have the same layout, got {q.layout!r} and {p.layout!r}")
@@ -153,11 +162,13 @@ def _comparable(q: Any, p: Any) -> Gaussian:
         raise ValueError(
             f"q and p must be over as many inputs and outputs (or p over one output), got means {(N, P)} and {of_p}"
         )
-    return p if of_p == (N, P) else _copies(p, P)
 
 
-def _copies(p: Gaussian, num: int) -> Gaussian:
-    """A Gaussian over one output as one over `num` independent outputs; in the layout "inputs" they share the matrix."""
+def _with_outputs_of(q: Gaussian, p: Gaussian) -> Gaussian:
+    """p with as many outputs as q, each independent and like its one; in the layout "inputs" they share the matrix."""
+    if p.mean.shape == q.mean.shape:
+        return p
+    num = q.mean.shape[1]
     mean, cov = jnp.broadcast_to(p.mean, (len(p.mean), num)), p.cov
     if p.layout in ("diag", "outputs"):
         cov = independent_outputs(jnp.broadcast_to(p.variance, mean.shape), p.layout)
@@ -166,9 +177,9 @@ def _copies(p: Gaussian, num: int) -> Gaussian:
     return Gaussian(mean, cov, p.layout)
 
 
-def _check_variances(q: Gaussian, p: Gaussian) -> None:
+def _check_variances(q: Prediction, p: Prediction) -> None:
     """Refuses marginal variances that are negative by more than rounding, where the numbers are known."""
-    if not (is_concrete(q.cov) and is_concrete(p.cov)):
+    if not all(is_concrete(leaf) for leaf in jax.tree.leaves((q, p))):
         return
     with jax.ensure_compile_time_eval():  # numbers that are known may meet us inside somebody's jit
         variances = {"q": np.asarray(q.variance), "p": np.asarray(p.variance)}

@@ -10,15 +10,16 @@ from jaxtyping import Array, Float
 from mercer.divergences.base import ScalarDivergence
 from mercer.divergences.elementary import exp_excess, log_ratio
 from mercer.divergences.gaussians import relative, relative_entropy
-from mercer.processes import GP, Sparse
+from mercer.processes import Process
 
 
 class KL(ScalarDivergence):
     """KL[Q || P] = log(s_p / s_q) + (v_q + (m_q - m_p)^2) / (2 v_p) - 1/2: that of Bayes' rule, infinite where P has no mass.
 
-    Between a `Sparse` and a `GP` it is that of the inducing variables, whatever the inputs: the divergence of the two
-    processes, where the GP is the prior of the `Sparse`. Where the two priors differ outside of the inducing variables the
-    divergence of the processes is infinite, and this is its part on these variables, a lower bound.
+    Between processes it is what `q.kl(p)` gives, whatever the inputs, where q knows it: of a `Sparse` and a `GP` that of the
+    inducing variables, the divergence of the two processes where the GP is the prior of the `Sparse`. Where the two priors
+    differ outside of the inducing variables the divergence of the processes is infinite, and this is its part on these
+    variables, a lower bound.
     """
 
     def _pointwise(self, mean_q, var_q, mean_p, var_p):
@@ -29,16 +30,16 @@ class KL(ScalarDivergence):
         return relative_entropy(*relative(mean_q, cov_q, mean_p, cov_p))
 
     def layout(self, q, p):
-        return None if isinstance(q, Sparse) and isinstance(p, GP) else super().layout(q, p)
+        return None if q.knows_kl(p) else super().layout(q, p)
 
     def _between(self, q, p, X):
         if self.layout(q, p) is not None:
             return super()._between(q, p, X)
-        return _of_variables(q._aligned(X)[0], None if p is q.prior else p)
+        return _of_processes(q._aligned(X)[0], None if p is q.prior else p)
 
 
 @eqx.filter_jit
-def _of_variables(q: Sparse, p: GP | None) -> Float[Array, ""]:
+def _of_processes(q: Process, p: Process | None) -> Float[Array, ""]:
     return q.kl(p)
 
 

@@ -56,6 +56,14 @@ _PURE = {
     np: "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128",
 }
 
+# Fields that files from before they were added do not have, and what they are then, given the other fields.
+_ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
+    "mercer.objectives.Batch": {"index": lambda values: jnp.arange(len(values["Y"]), dtype=jnp.int32)},
+    "mercer.objectives.SummedBatch": {"index": lambda values: jnp.arange(1, dtype=jnp.int32)},
+    "mercer.training.Fit": {"objective": lambda values: None},
+    "mercer.training.NaturalGradient": {"where": lambda values: None},
+}
+
 _STATEFUL = "a layer with a state outside of the model (BatchNorm, SpectralNorm) cannot be saved; LayerNorm has none"
 
 
@@ -157,6 +165,9 @@ def fields(value: Any) -> dict[str, Any]:
 def assemble(cls: type, values: dict[str, Any]) -> Any:
     """The object of a class that has these values, made without its constructor."""
     names = field_names(cls)
+    for name, value in _ADDED.get(class_name(cls), {}).items():
+        if name not in values:
+            values = values | {name: value(values)}
     if set(values) != set(names):
         raise ValueError(f"the class {class_name(cls)} has the fields {list(names)}, the file has {list(values)}")
     if issubclass(cls, tuple):

@@ -1,7 +1,7 @@
 """Objectives: functions of (model, batch, key) that `fit` makes small."""
 
 from mercer.objectives import risks
-from mercer.objectives.base import Batch, Objective
+from mercer.objectives.base import Batch, Context, Objective, TrainingObjective
 from mercer.objectives.collapsed import CollapsedELBO
 from mercer.objectives.exact import LeaveOneOut, MarginalLikelihood
 from mercer.objectives.gvi import GVI
@@ -10,7 +10,9 @@ from mercer.objectives.variational import ELBO, PredictiveLogLikelihood, elbo
 
 __all__ = [
     "Objective",
+    "TrainingObjective",
     "Batch",
+    "Context",
     "MarginalLikelihood",
     "LeaveOneOut",
     "CollapsedELBO",

@@ -5,17 +5,16 @@ between data sets, and unbiased under minibatching.
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
-from mercer.covariances.functionals import as_inputs, dtype_of, is_functional
-from mercer.inducing import InducingVariables
+from mercer.covariances.functionals import as_inputs, dtype_of, is_array, is_functional
 from mercer.model import Model, align, check_latents
 from mercer.parameters import Module, constant, is_concrete
 
@@ -23,37 +22,46 @@ from mercer.parameters import Module, constant, is_concrete
 class Batch(Module):
     """Rows of a data set that has `num_data` rows in all; `complete` says that nothing in it is missing (NaN).
 
-    X is inputs, or functionals (`mercer.inducing`) that were observed in the place of values at inputs. A weight says how
-    often a row counts: its likelihood is taken to that power. None counts each once.
+    X is inputs [B, D], functionals (`mercer.inducing`) that were observed in the place of values at inputs, None (where inputs
+    are latent), or any tree of arrays with one row for each datum. A weight says how often a row counts: its likelihood is
+    taken to that power. None counts each once. `index` is the number of each row in the data set.
     """
 
-    X: Float[Array, "B D"] | InducingVariables = constant()
+    X: Any = constant()
     Y: Float[Array, "B P"] = constant()
     weights: Float[Array, " B"] | None = constant()
+    index: Int[Array, " B"] = constant()
     num_data: int = eqx.field(static=True)
     complete: bool = eqx.field(static=True)
 
     def __init__(
         self,
-        X: Array,
+        X: Any,
         Y: Array,
         num_data: int | None = None,
         complete: bool | None = None,
         weights: Array | None = None,
+        index: Array | None = None,
     ):
         self.X, self.Y, self.weights = X, Y, weights
-        self.num_data = len(X) if num_data is None else num_data
+        self.index = np.arange(len(Y), dtype=np.int32) if index is None else index
+        self.num_data = len(Y) if num_data is None else num_data
         self.complete = validation.is_complete(jnp.asarray(Y)) if complete is None else complete
 
     @property
     def inputs(self) -> Any:
-        """X; None where it stands for functionals."""
-        return None if is_functional(self.X) else self.X
+        """X where it is an array of inputs; else None."""
+        return self.X if is_array(self.X) else None
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the data, which that of the model follows: that of X, where it has one."""
+        return dtype_of(self.X) or self.Y.dtype
 
     def rows(self, index: Array) -> "Batch":
         """A minibatch."""
-        weights = None if self.weights is None else self.weights[index]
-        return Batch(self.inputs[index], self.Y[index], self.num_data, self.complete, weights)
+        X, Y, weights, numbers = jax.tree.map(lambda leaf: leaf[index], (self.X, self.Y, self.weights, self.index))
+        return Batch(X, Y, self.num_data, self.complete, weights, numbers)
 
     def weighted(self, terms: Float[Array, " B"]) -> Float[Array, " B"]:
         """One term for each row, each as often as its row counts."""
@@ -66,13 +74,30 @@ def as_batch(data: Any, *, discrete: bool = False) -> Batch:
         return data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise ValueError(f"data expects a pair (X, Y) or a triple (X, Y, weights), got {type(data).__name__}")
-    # A large array that lies well in memory is used where it is: for the time of training there is one of it.
-    X = as_inputs(jax.device_put(data[0], may_alias=True) if isinstance(data[0], np.ndarray) else data[0])
-    if len(X) == 0:
+    X, num_data = _checked_rows(data[0])
+    Y = validation.outputs(data[1], np.shape(data[1])[0] if num_data is None else num_data, discrete=discrete)
+    if len(Y) == 0:
         raise ValueError("X must have at least one row, got none")
-    Y = validation.outputs(data[1], len(X), discrete=discrete)
-    weights = None if len(data) == 2 or data[2] is None else _checked_weights(data[2], len(X)).astype(dtype_of(X))
-    return Batch(X, Y.astype(dtype_of(X)), weights=weights)
+    dtype = dtype_of(X) or Y.dtype
+    weights = None if len(data) == 2 or data[2] is None else _checked_weights(data[2], len(Y)).astype(dtype)
+    return Batch(X, Y.astype(dtype), weights=weights)
+
+
+def _checked_rows(X: Any) -> tuple[Any, int | None]:
+    """Inputs, functionals or a tree of arrays, and how many rows they are; None, of which the number is not known."""
+    if X is None:
+        return None, None
+    if is_functional(X) or is_array(X):
+        # A large array that lies well in memory is used where it is: for the time of training there is one of it.
+        X = as_inputs(jax.device_put(X, may_alias=True) if isinstance(X, np.ndarray) else X)
+        return X, len(X)
+    leaves = jax.tree.leaves(X)
+    lengths = {leaf.shape[:1] for leaf in leaves}
+    if len(lengths) != 1 or () in lengths:
+        raise ValueError(f"X: all arrays of a tree expect the same number of rows, got shapes {[x.shape for x in leaves]}")
+    for leaf in leaves:
+        validation.finite(leaf, "X")
+    return jax.tree.map(jnp.asarray, X), len(leaves[0])
 
 
 def _checked_weights(weights: Any, num_data: int) -> Array:
@@ -84,21 +109,44 @@ def _checked_weights(weights: Any, num_data: int) -> Array:
     return weights
 
 
+class Context(NamedTuple):
+    """What an objective may see of a training run beside the batch."""
+
+    step: Int[Array, ""]  # the number of the step, from 0
+    data: Batch  # the whole data set, where the objective says `needs_data`
+    state: Any  # what it returned at the step before; at the first, what `init` gave
+
+
 class Objective(Module):
-    """A function (model, batch, key) -> scalar to be made small. A new objective says `_value`."""
+    """A function (model, batch, key) -> scalar to be made small. A new objective says `_value`.
+
+    One that needs to know more than the batch is a `TrainingObjective`.
+    """
 
     minibatched: ClassVar[bool] = True  # whether it is a mean over data, so that a part of them gives an estimate
+    needs_data: ClassVar[bool] = False  # whether it looks at all of the data in each step
+    trained: ClassVar[bool] = False  # whether its own fields that are declared `param` are trained with the model
 
     @abc.abstractmethod
     def _value(self, model: Any, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, ""]:
         """The objective per datum."""
 
+    def _value_in_training(
+        self, model: Any, batch: Batch, key: PRNGKeyArray | None, context: Context
+    ) -> tuple[Float[Array, ""], Any]:
+        """The objective per datum at a step of training, and the state for the next step."""
+        return self._value(model, batch, key), context.state
+
+    def init(self, model: Any, batch: Batch) -> Any:
+        """The state before the first step, from the model and the first rows of the data (all of them, in memory)."""
+        return None
+
     def __call__(
         self, model: Any, batch: Batch | tuple[Array, Array], key: PRNGKeyArray | None = None
     ) -> Float[Array, ""]:
-        """The objective per datum of a batch, or of a pair (X, Y) taken as the whole data set."""
-        batch = self.checked(model, batch)
-        return self._value(align(model, batch.X), batch, key)
+        """The objective per datum of a batch, or of a pair (X, Y) taken as the whole data set, as before the first step."""
+        batch = self.prepare(model, self.checked(model, batch))
+        return self._value(align(model, batch.dtype), batch, key)
 
     def checked(self, model: Any, data: Batch | tuple[Array, Array]) -> Batch:
         """The data as a batch, after all checks that can be made before anything is compiled."""
@@ -107,9 +155,34 @@ class Objective(Module):
         if isinstance(model, Model):
             check_latents(model, batch.Y)
             model.likelihood.validate(batch.Y)
+            model.posterior.as_inputs(batch.X)
             model.posterior.check_inputs(batch.X)
+        return batch
+
+    def prepare(self, model: Any, batch: Batch) -> Batch:
+        """The checked data as the steps of training see them, such as sums over them that no parameter changes."""
         return batch
 
     def complete(self, model: Any, batch: Batch) -> Any:
         """What is left to do for the model after training: by default nothing."""
         return model
+
+
+class TrainingObjective(Objective):
+    """An objective that sees the run that it is made small in. A new one says `_value_in_training`, and `init` if it has a state.
+
+    The `Context` that it is given holds the number of the step, the whole data set (with `needs_data = True`), and the state: a tree
+    of arrays that `init` gives before the first step, and each step returns for the next, in the same shapes. `fit` carries it,
+    writes it into checkpoints and has one for each restart.
+    """
+
+    @abc.abstractmethod
+    def _value_in_training(
+        self, model: Any, batch: Batch, key: PRNGKeyArray | None, context: Context
+    ) -> tuple[Float[Array, ""], Any]:
+        """The objective per datum at a step of training, and the state for the next step."""
+
+    def _value(self, model, batch, key):
+        """The objective as it is before the first step."""
+        start = Context(jnp.zeros((), jnp.int32), batch, self.init(model, batch))
+        return self._value_in_training(model, batch, key, start)[0]

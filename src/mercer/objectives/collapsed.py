@@ -134,7 +134,9 @@ class CollapsedELBO(Objective):
             isinstance(model, Model) and isinstance(model.posterior, Sparse) and isinstance(model.likelihood, Gaussian)
         ):
             raise ValueError("CollapsedELBO expects a Model of a Sparse posterior and a Gaussian likelihood")
-        batch = super().checked(model, data)
+        return super().checked(model, data)
+
+    def prepare(self, model, batch):
         return summed(model, batch) if _sums_suffice(model, batch) else batch
 
     def _value(self, model, batch, key):
@@ -146,9 +148,9 @@ class CollapsedELBO(Objective):
 
     def upper_bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
-        batch = Objective.checked(self, model, (X, Y))
+        batch = self.checked(model, (X, Y))
         with quiet_blas():
-            return jax.block_until_ready(_upper_bound(align(model, batch.X), batch))
+            return jax.block_until_ready(_upper_bound(align(model, batch.dtype), batch))
 
     def posterior(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Sparse:
         """The sparse posterior with the best q(u)."""
@@ -158,9 +160,9 @@ class CollapsedELBO(Objective):
         return Model(_optimum(model, batch), model.likelihood)
 
     def _run(self, function, model, X, Y):
-        batch = self.checked(model, (X, Y))
+        batch = self.prepare(model, self.checked(model, (X, Y)))
         with quiet_blas():
-            return jax.block_until_ready(function(align(model, batch.X), batch))
+            return jax.block_until_ready(function(align(model, batch.dtype), batch))
 
 
 def _sums_suffice(model: Model, batch: Batch) -> bool:

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mercer.covariances.functionals import is_functional
+from mercer.covariances.functionals import dtype_of, is_functional
 from mercer.divergences import Divergence
-from mercer.layouts import Layout, independent_outputs
 from mercer.model import Model, align
 from mercer.objectives.base import Objective
 from mercer.objectives.risks import Risk
+from mercer.objectives.variational import latent_values
 from mercer.parameters import constant, is_concrete
-from mercer.processes import Gaussian, Process
+from mercer.processes import Process
 from mercer.processes.latents import after
 
 
@@ -62,7 +62,7 @@ class GVI(Objective):
             raise ValueError(f"GVI expects a Model, got {type(model).__name__}")
         self.risk.check(model.likelihood)
         batch = super().checked(model, data)
-        if self.prior is None and not isinstance(getattr(model.posterior, "prior", None), Process):
+        if self.prior is None and model.posterior.prior is None:
             raise ValueError(
                 f"GVI: prior=None is the posterior's own prior, and {type(model.posterior).__name__} has none; pass a process"
             )
@@ -77,20 +77,21 @@ class GVI(Objective):
         return batch
 
     def _prior(self, model: Model, batch: Any) -> Any:
-        return model.posterior.prior if self.prior is None else align(self.prior, batch.X)
+        return model.posterior.prior if self.prior is None else align(self.prior, batch.dtype)
 
     def _value(self, model, batch, key):
         q, p, likelihood = model.posterior, self._prior(model, batch), model.likelihood
         layout = self.divergence.layout(q, p)
         if layout is None:
-            latent = q.predict(batch.X, likelihood.layout)
+            latent = latent_values(model, batch, key)
             # What is factorised for the prior waits for the posterior: see `mercer.linalg.cholesky`.
             divergence = self.divergence.between(q, p if self.prior is None else after([latent.mean], p), batch.X)
         else:
             # One prediction serves both terms.
-            seen = q.predict(batch.X, "outputs" if (layout, likelihood.layout) == ("diag", "outputs") else layout)
-            latent, of_prior = _in_layout(seen, likelihood.layout), p.predict(after([seen.mean], batch.X), layout)
-            divergence = self.divergence.joint(_in_layout(seen, layout), of_prior)
+            wider = "outputs" if (layout, likelihood.layout) == ("diag", "outputs") else layout
+            seen = latent_values(model, batch, key, wider)
+            latent, of_prior = seen.in_layout(likelihood.layout), p.predict(after([seen.mean], batch.X), layout)
+            divergence = self.divergence.joint(seen.in_layout(layout), of_prior)
         risk = self.risk(likelihood, latent, batch.Y, batch.inputs, key)
         weight = jnp.asarray(self.weight, risk.dtype)
         return jnp.mean(batch.weighted(risk)) + weight * divergence / batch.num_data
@@ -100,14 +101,6 @@ def _num_outputs(process: Process, X: Any) -> int:
     """P, also where it is the mean function that says so."""
     if process.num_outputs is not None:
         return process.num_outputs
-    rows = X if is_functional(X) else X[:1]
-    return eqx.filter_eval_shape(lambda process, X: process.predict(X).mean, align(process, X), rows).shape[1]
-
-
-def _in_layout(gaussian: Gaussian, layout: Layout) -> Gaussian:
-    """What a Gaussian says in a layout that holds less; nothing was left out of its own."""
-    if gaussian.layout == layout:
-        return gaussian
-    if layout == "outputs" and gaussian.layout == "full":
-        return Gaussian(gaussian.mean, jnp.einsum("npnq->npq", gaussian.cov), layout)
-    return Gaussian(gaussian.mean, independent_outputs(gaussian.variance, layout), layout)
+    rows = X if is_functional(X) else jax.tree.map(lambda leaf: leaf[:1], X)
+    aligned = align(process, dtype_of(X))
+    return eqx.filter_eval_shape(lambda process, X: process.predict(X).mean, aligned, rows).shape[1]

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from mercer.objectives.base import Objective
+from mercer.objectives.base import Objective, TrainingObjective
 from mercer.priors import Prior
 
 
-class MAP(Objective):
+class MAP(TrainingObjective):
     """objective - sum log prior(parameter) / N.
 
     `priors` are pairs (where, prior), such as `(lambda m: m.posterior.prior.kernel.lengthscale, LogNormal(0.0, 1.0))`. The
@@ -30,14 +30,29 @@ class MAP(Objective):
     def minibatched(self):
         return self.objective.minibatched
 
+    @property
+    def needs_data(self):
+        return self.objective.needs_data
+
+    @property
+    def trained(self):
+        return self.objective.trained
+
     def checked(self, model, data):
         return self.objective.checked(model, data)
 
-    def _value(self, model, batch, key):
+    def prepare(self, model, batch):
+        return self.objective.prepare(model, batch)
+
+    def init(self, model, batch):
+        return self.objective.init(model, batch)
+
+    def _value_in_training(self, model, batch, key, context):
+        value, state = self.objective._value_in_training(model, batch, key, context)
         log_prior = sum(
             jnp.sum(prior.log_prob(leaf)) for where, prior in self.priors for leaf in jax.tree.leaves(where(model))
         )
-        return self.objective._value(model, batch, key) - log_prior / batch.num_data
+        return value - log_prior / batch.num_data, state
 
     def complete(self, model, batch):
         return self.objective.complete(model, batch)

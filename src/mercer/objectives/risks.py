@@ -1,6 +1,6 @@
 """Risks: what predictions cost on the data, one number for each row. With a divergence they make up `GVI` (paper 000, 4.3).
 
-A risk is a loss averaged over q(f), the Gaussian of the latent values at a row. The loss of Bayes' rule is -log p(y | f); others
+A risk is a loss averaged over q(f), the Gaussian (or mixture of Gaussians) of the latent values at a row. The loss of Bayes' rule is -log p(y | f); others
 count an outlier less, or score what is predicted. Rows are scored on their own, and a NaN in Y drops out, so that the mean over a
 minibatch is an unbiased estimate of that over the data.
 """
@@ -14,8 +14,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.likelihoods import Bernoulli, HeteroskedasticGaussian, Likelihood, PerOutput, RobustMax, Softmax
 from mercer.likelihoods import Gaussian as GaussianNoise
+from mercer.likelihoods.of_predictions import expected_log_prob, log_predictive, observations
 from mercer.parameters import Module, cast, constant, is_concrete
-from mercer.processes import Gaussian
+from mercer.processes import Prediction
 
 __all__ = [
     "Risk",
@@ -34,7 +35,7 @@ class Risk(Module):
     def __call__(
         self,
         likelihood: Likelihood,
-        latent: Gaussian,
+        latent: Prediction,
         Y: Float[Array, "B P"],
         X: Float[Array, "B D"] | None = None,
         key: PRNGKeyArray | None = None,
@@ -44,7 +45,7 @@ class Risk(Module):
         return self._terms(cast(likelihood, latent.mean.dtype), latent, jnp.asarray(Y, latent.mean.dtype), X, key)
 
     @abc.abstractmethod
-    def _terms(self, likelihood: Any, latent: Gaussian, Y: Array, X: Array | None, key: PRNGKeyArray | None) -> Array:
+    def _terms(self, likelihood: Any, latent: Prediction, Y: Array, X: Array | None, key: PRNGKeyArray | None) -> Array:
         """The cost of each row, of arrays in one dtype."""
 
     def check(self, likelihood: Likelihood) -> None:
@@ -59,14 +60,14 @@ class ExpectedNegativeLogLikelihood(Risk):
     """-E_q[log p(y | f)], in nats: the loss of Bayes' rule. With KL, `GVI` is then minus the evidence lower bound."""
 
     def _terms(self, likelihood, latent, Y, X, key):
-        return -likelihood.expected_log_prob(latent.mean, latent.cov, Y, X, key=key)
+        return -expected_log_prob(likelihood, latent, Y, X, key)
 
 
 class NegativeLogPredictive(Risk):
     """-log E_q[p(y | f)], in nats: minus the log density that is predicted."""
 
     def _terms(self, likelihood, latent, Y, X, key):
-        return -likelihood.log_predictive(latent.mean, latent.cov, Y, X, key=key)
+        return -log_predictive(likelihood, latent, Y, X, key)
 
 
 class CrossEntropy(Risk):
@@ -84,7 +85,7 @@ class CrossEntropy(Risk):
         terms = NegativeLogPredictive()._terms(likelihood, latent, Y, X, key)
         if not isinstance(likelihood, RobustMax):
             return terms
-        total = jnp.sum(likelihood.predict(latent.mean, latent.cov, X, key=key)[0], axis=1)
+        total = jnp.sum(observations(likelihood, latent, X, key).mean, axis=1)
         return terms + jnp.where(jnp.isnan(Y[:, 0]), 0.0, jnp.log(total))
 
 
@@ -110,8 +111,12 @@ class _Robust(Risk):
 
     def _terms(self, likelihood, latent, Y, X, key):
         _check_shape(latent, Y)
-        noise, var = likelihood.noise_variance(Y.shape, X), jnp.maximum(latent.variance, 0.0)
-        return _sum_observed(lambda y: self._loss(y - latent.mean, var, noise), Y)
+        noise = likelihood.noise_variance(Y.shape, X)
+
+        def terms(q):
+            return _sum_observed(lambda y: self._loss(y - q.mean, jnp.maximum(q.variance, 0.0), noise), Y)
+
+        return latent.average(terms)
 
     @abc.abstractmethod
     def _loss(self, residual: Array, var: Array, noise: Array) -> Array:
@@ -170,7 +175,7 @@ def _log_integral(power: Array, noise: Array) -> Array:
     return -0.5 * ((power - 1.0) * jnp.log(2.0 * jnp.pi * noise) + jnp.log(power))
 
 
-def _check_shape(latent: Gaussian, Y: Array) -> None:
+def _check_shape(latent: Prediction, Y: Array) -> None:
     if Y.shape != latent.mean.shape:
         raise ValueError(f"Y expects the shape {latent.mean.shape} of the latent values, got {Y.shape}")
 

@@ -11,19 +11,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.covariances.functionals import all_concrete
+from mercer.covariances.functionals import all_concrete, is_functional
+from mercer.layouts import Layout
+from mercer.likelihoods.of_predictions import expected_log_prob, log_predictive
 from mercer.linalg import quiet_blas
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.parameters import is_concrete
+from mercer.processes import Prediction
 
 
 def _check_model(objective: Objective, model: Any) -> None:
-    if not isinstance(model, Model) or not hasattr(model.posterior, "kl"):
+    if not isinstance(model, Model) or not model.posterior.knows_kl():
         raise ValueError(
             f"{type(objective).__name__} expects a Model whose posterior has a kl(), such as Sparse, got {type(model).__name__}"
             + (f" with {type(model.posterior).__name__}" if isinstance(model, Model) else "")
         )
+
+
+def latent_values(model: Model, batch: Batch, key: PRNGKeyArray | None, covariance: Layout | None = None) -> Prediction:
+    """The posterior at a batch, in a layout, by default the likelihood's. Of the key it has a part of its own."""
+    key = None if key is None else jax.random.fold_in(key, 1)
+    return model.posterior.predict(batch.X, covariance or model.likelihood.layout, key=key)
 
 
 class ELBO(Objective):
@@ -50,14 +59,12 @@ class PredictiveLogLikelihood(Objective):
         return super().checked(model, data)
 
     def _value(self, model, batch, key):
-        latent = model.posterior.predict(batch.X, model.likelihood.layout)
-        terms = model.likelihood.log_predictive(latent.mean, latent.cov, batch.Y, batch.inputs, key=key)
+        terms = log_predictive(model.likelihood, latent_values(model, batch, key), batch.Y, batch.inputs, key)
         return -jnp.mean(batch.weighted(terms)) + self.weight * model.posterior.kl() / batch.num_data
 
 
 def _expected_log_prob(model: Model, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, " B"]:
-    latent = model.posterior.predict(batch.X, model.likelihood.layout)
-    return model.likelihood.expected_log_prob(latent.mean, latent.cov, batch.Y, batch.inputs, key=key)
+    return expected_log_prob(model.likelihood, latent_values(model, batch, key), batch.Y, batch.inputs, key)
 
 
 @eqx.filter_jit
@@ -80,11 +87,11 @@ def elbo(
 ) -> Float[Array, ""]:
     """The evidence lower bound itself, in nats over all the data, worked out `batch_size` rows at a time."""
     batch = ELBO().checked(model, (X, Y))
-    model = align(model, batch.X)
+    model = align(model, batch.dtype)
     if not all_concrete(batch.X) or not all(is_concrete(leaf) for leaf in jax.tree.leaves(model) if eqx.is_array(leaf)):
         return jnp.sum(_expected_log_prob(model, batch, key)) - model.posterior.kl()
     with quiet_blas():
-        if batch.inputs is None:  # functionals are worked out together
+        if is_functional(batch.X):  # functionals are worked out together
             return jax.block_until_ready(_total_expected_log_prob(model, batch, key) - _kl(model))
         starts = range(0, batch.num_data, batch_size)
         parts = [

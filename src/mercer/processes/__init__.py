@@ -1,9 +1,9 @@
-"""Processes: each gives a Gaussian at any inputs."""
+"""Processes: each gives a Gaussian, or a mixture of Gaussians, at any inputs."""
 
 from mercer.layouts import Layout
 from mercer.processes.base import Function, Process
 from mercer.processes.conditioned import CachedConditioned, CachedKronecker, Conditioned
-from mercer.processes.gaussian import Gaussian
+from mercer.processes.gaussian import Gaussian, Mixture, Prediction
 from mercer.processes.prior import GP
 from mercer.processes.sparse import CachedSparse, Sparse
 from mercer.processes.tempered import Tempered
@@ -11,7 +11,9 @@ from mercer.processes.tempered import Tempered
 __all__ = [
     "Process",
     "Function",
+    "Prediction",
     "Gaussian",
+    "Mixture",
     "Layout",
     "GP",
     "Conditioned",

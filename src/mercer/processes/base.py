@@ -1,4 +1,4 @@
-"""What a process is: a Gaussian at any inputs."""
+"""What a process is: a distribution of function values, Gaussian or a mixture of Gaussians, at any inputs."""
 
 import abc
 from collections.abc import Callable
@@ -14,13 +14,28 @@ from mercer.inducing.base import InducingVariables
 from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast, is_concrete
-from mercer.processes.gaussian import Gaussian
+from mercer.processes.gaussian import Gaussian, Mixture
 
 Function = Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
 
 
+class _NoPrior:
+    """None, as an attribute of a process. Its class has no such attribute, so that a subclass may have a field of the name."""
+
+    def __get__(self, instance: Any, owner: type) -> None:
+        if instance is None:
+            raise AttributeError("prior")
+
+
 class Process(Module):
-    """A Gaussian process over functions from [N, D] to [N, P]. A new process says `_predict` and `_sample_function`."""
+    """A process over functions from [N, D] to [N, P]. A new process says `_predict` and `_sample_function`.
+
+    One that draws random numbers to predict says `_predict_with_key` in the place of `_predict`. One that is a posterior also says
+    what objectives may ask of it: its `prior`, its divergence `kl` from it and, where natural gradients can train it, the
+    parameters of its Gaussians, `q_parameters`.
+    """
+
+    prior = _NoPrior()  # the process that a posterior began as; None where there is none
 
     @property
     def joint_layout(self) -> Layout:
@@ -32,27 +47,40 @@ class Process(Module):
         """P; None where the data say how many outputs there are."""
         return None
 
-    @abc.abstractmethod
-    def _predict(self, X: Float[Array, "N D"], covariance: Layout) -> Gaussian:
-        """The Gaussian at X; its arguments are checked, its arrays in one dtype."""
+    def _predict(self, X: Float[Array, "N D"], covariance: Layout) -> Gaussian | Mixture:
+        """The prediction at X; its arguments are checked, its arrays in one dtype."""
+        raise TypeError(f"{type(self).__name__} says neither _predict nor _predict_with_key")
+
+    def _predict_with_key(
+        self, X: Float[Array, "N D"], covariance: Layout, key: PRNGKeyArray
+    ) -> Gaussian | Mixture:
+        """The prediction at X, of a process that draws random numbers for it."""
+        return self._predict(X, covariance)
 
     @abc.abstractmethod
     def _sample_function(self, key: PRNGKeyArray, num_features: int) -> Function:
         """A draw from the process as a deterministic function."""
 
-    def predict(self, X: Float[Array, "N D"] | InducingVariables, covariance: Layout = "diag") -> Gaussian:
+    def predict(
+        self,
+        X: Float[Array, "N D"] | InducingVariables,
+        covariance: Layout = "diag",
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Gaussian | Mixture:
         """The mean [N, P] and the covariance, in the layout asked for, of the function at X.
 
-        Derivatives, integrals or other inducing variables in the place of X ask for these: N of them.
+        Derivatives, integrals or other inducing variables in the place of X ask for these: N of them. A process that needs
+        random numbers takes them from `key`; without one it always takes the same, so that predictions are repeatable.
         """
-        X = as_inputs(X)
+        X = self.as_inputs(X)
         check_layout(covariance)
         self.check_inputs(X)
         process, X = self._aligned(X)
         if not all_concrete(X):
-            return process._predict(X, covariance)
+            return _predict(process, X, covariance, key)
         with quiet_blas():
-            result = jax.block_until_ready(_compiled_predict(process, X, covariance))
+            result = jax.block_until_ready(_compiled_predict(process, X, covariance, key))
         if is_concrete(result.mean):
             process._check_prediction(result)
         return result
@@ -61,11 +89,31 @@ class Process(Module):
         """The process and the inputs in one dtype: that of the inputs."""
         return cast(self, dtype_of(X)), X
 
+    def as_inputs(self, X: Any) -> Any:
+        """X as the process takes it, or an error: inputs [N, D], or functionals in their place."""
+        return as_inputs(X)
+
     def check_inputs(self, X: Any) -> None:
         """Refuses inputs that the process says nothing about. Called before anything is compiled."""
 
-    def _check_prediction(self, result: Gaussian) -> None:
+    def _check_prediction(self, result: Gaussian | Mixture) -> None:
         """Called where a prediction was computed; a process that factorises a matrix says here why it failed."""
+
+    def kl(self, prior: "Process | None" = None) -> Float[Array, ""]:
+        """The divergence KL of a posterior from its prior, or from another one, in nats."""
+        raise ValueError(f"{type(self).__name__} knows no KL divergence from a prior")
+
+    def knows_kl(self, prior: "Process | None" = None) -> bool:
+        """Whether `kl(prior)` is known. A posterior knows that from its own prior."""
+        return self.prior is not None and (prior is None or prior is self.prior)
+
+    def q_parameters(self) -> "tuple[tuple[Float[Array, 'M L'], Float[Array, 'L M M']], ...]":
+        """Mean and lower triangular root of the covariance of each Gaussian that natural gradients can train."""
+        return ()
+
+    def condition(self, X: Float[Array, "N D"], Y: Float[Array, "N P"], noise: float | Array) -> "Process":
+        """The exact posterior given Y = f(X) + N(0, noise), where there is one."""
+        raise ValueError(f"{type(self).__name__} has no exact posterior: condition a GP, or a Conditioned on more data")
 
     def cached(self) -> "Process":
         """The same process with what prediction needs worked out once; itself, where there is nothing to work out."""
@@ -73,7 +121,7 @@ class Process(Module):
 
     def sample(self, key: PRNGKeyArray, X: Float[Array, "N D"], num: int = 1) -> Float[Array, "S N P"]:
         """`num` joint draws of the function's values at X."""
-        return self.predict(X, self.joint_layout).sample(key, num)
+        return self.predict(X, self.joint_layout, key=jax.random.fold_in(key, 1)).sample(key, num)
 
     def sample_function(self, key: PRNGKeyArray, num_features: int = 1024) -> Function:
         """One draw of the whole function: a deterministic map from [N, D] to [N, P].
@@ -84,6 +132,8 @@ class Process(Module):
         return lambda X: draw(validation.inputs(X))
 
 
-@eqx.filter_jit
-def _compiled_predict(process: Process, X: Array, covariance: Layout) -> Gaussian:
-    return process._predict(X, covariance)
+def _predict(process: Process, X: Any, covariance: Layout, key: PRNGKeyArray | None) -> Gaussian | Mixture:
+    return process._predict_with_key(X, covariance, jax.random.key(0) if key is None else key)
+
+
+_compiled_predict = eqx.filter_jit(_predict)

@@ -30,7 +30,7 @@ from mercer.covariances.functionals import (
     prior_matrix,
     prior_variance,
 )
-from mercer.inducing import InducingVariables
+from mercer.inducing import InducingVariables, Mixed
 from mercer.kernels import Independent, IntrinsicCoregionalisation, Kernel, MultioutputKernel
 from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import (
@@ -179,6 +179,29 @@ class Conditioned(Process):
         """
         return _run(_leave_one_out, self)
 
+    def knows_kl(self, prior=None):
+        return prior is None
+
+    def kl(self, prior: Process | None = None) -> Float[Array, ""]:
+        """KL of the posterior from its prior, in nats: what was learned from the data (E[log p(Y | f)] - log p(Y)).
+
+        With A = K + D, D the noise, and a = A^-1 r it is (tr A^-1 D - n + log det A - log det D + a^T K a) / 2.
+        """
+        if prior is not None:
+            raise ValueError("Conditioned knows the KL divergence from its own prior only: leave prior out")
+        return _run(_information, self)
+
+    def condition(self, X, Y, noise):
+        """The posterior given these data and the ones before."""
+        more = Conditioned(self.prior, X, Y, noise)
+        Xs, Ys = (self.X, more.X), (self.Y, more.Y)
+        X = Mixed([as_variables(X) for X in Xs]) if any(map(is_functional, Xs)) else jnp.concatenate(Xs)
+        # One column of noise for all outputs, where they share it.
+        width = max((jnp.shape(each.noise) or (1,))[-1] for each in (self, more))
+        noises = [jnp.broadcast_to(each.noise, (len(each.Y), width)).astype(self.Y.dtype) for each in (self, more)]
+        complete = self.complete and more.complete
+        return Conditioned(self.prior, X, jnp.concatenate(Ys), jnp.concatenate(noises), complete)
+
     def _predict(self, X, covariance):
         return self._factorised()._predict(X, covariance)
 
@@ -258,7 +281,7 @@ class _Cached(Process):
 class CachedConditioned(_Cached):
     """A `Conditioned` with W = chol(K)^-1 and alpha = K^-1 r worked out."""
 
-    process: Conditioned
+    process: Conditioned = constant()
     W: Float[Array, "G n n"] = constant()
     alpha: Float[Array, "N P"] = constant()
 
@@ -298,7 +321,7 @@ class CachedKronecker(_Cached):
     at x and output q at x' is k(x, x') B_pq - sum_ij C_i(x) C_i(x') Q_pj Q_qj / e_ij.
     """
 
-    process: Conditioned
+    process: Conditioned = constant()
     U: Float[Array, "N N"] = constant()
     a: Float[Array, " N"] = constant()
     V: Float[Array, "P P"] = constant()
@@ -365,6 +388,20 @@ def _log_marginal_likelihood(process: Conditioned) -> Array:
         log_density = jnp.sum(for_each_entry(zero_mean_log_density, K, process._in_systems(residual)[..., None]))
     missing = residual.size - jnp.sum(process._observed())
     return log_density + 0.5 * jnp.log(2.0 * jnp.pi) * missing
+
+
+@eqx.filter_jit
+def _information(process: Conditioned) -> Array:
+    # By the whole matrix also where it comes apart, as in `_leave_one_out`.
+    W = inverse_factor(process._covariance(), always=False)
+    residual, seen = process._residual(), process._in_systems(process._observed())
+    # Where nothing was observed A and D are those of the identity, and add nothing.
+    noise = jnp.where(seen, process._in_systems(jnp.broadcast_to(process.noise, process.Y.shape)), 1.0)
+    alpha = process._in_systems(CachedConditioned(process, W, process.Y)._solve(residual))
+    trace = jnp.sum(jnp.sum(W**2, axis=1) * noise)
+    log_ratio = -2.0 * jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (len(seen) / len(W)) - jnp.sum(jnp.log(noise))
+    explained = jnp.sum(alpha * (process._in_systems(residual) - noise * alpha))
+    return 0.5 * (trace - noise.size + log_ratio + explained)
 
 
 @eqx.filter_jit

@@ -22,7 +22,7 @@ from mercer.processes.latents import after, for_each, latent_kernel
 from mercer.processes.prior import GP
 
 
-def divergence_of_variables(q: Any, prior: GP) -> Float[Array, ""]:
+def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
     """KL[q(u) || p(u)] of a `Sparse` q, in nats, summed over groups."""
     if not isinstance(prior, GP):
         raise ValueError(f"kl expects a mercer.GP, got {type(prior).__name__}")

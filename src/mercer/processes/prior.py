@@ -40,6 +40,11 @@ class GP(Process):
     def joint_layout(self):
         return "inputs" if isinstance(self.kernel, Kernel | Independent) else "full"
 
+    def condition(self, X, Y, noise):
+        from mercer.processes.conditioned import Conditioned  # which knows GP
+
+        return Conditioned(self, X, Y, noise)
+
     def latents(self) -> "GP":
         """The latent functions of a multioutput kernel, a process of L independent outputs."""
         if not isinstance(self.kernel, LatentKernel):

@@ -184,7 +184,13 @@ class Sparse(Process):
             q_mu = q_mu.T
         return Sparse(self.prior, self.inducing, None, self.whiten, q_mu=q_mu, q_sqrt=q_root)
 
-    def kl(self, prior: GP | None = None) -> Float[Array, ""]:
+    def q_parameters(self):
+        return ((self.q_mu, self.q_sqrt),)
+
+    def knows_kl(self, prior=None):
+        return prior is None or isinstance(prior, GP)
+
+    def kl(self, prior: Process | None = None) -> Float[Array, ""]:
         """KL[q(u) || p(u)], in nats, summed over groups; p(u) is that of the process's own prior, or of another one.
 
         Another prior needs a kernel under which the same variables make the same groups. Where it differs from the process's own
@@ -323,7 +329,7 @@ class CachedSparse(Process):
     with an explicit inverse, but as accurate as a solve, because U is orthogonal.
     """
 
-    process: Sparse
+    process: Sparse = constant()
     weights: Float[Array, "M L"] = constant()  # R^-T q_mu
     F: Float[Array, "L M M"] = constant()
     s: Float[Array, "L M"] = constant()

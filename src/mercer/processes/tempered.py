@@ -5,13 +5,12 @@ from jaxtyping import Array
 
 from mercer.parameters import constant, param, positive
 from mercer.processes.base import Process
-from mercer.processes.gaussian import Gaussian
 
 
 class Tempered(Process):
     """f with the mean of `process` and `factor` times its covariance: a number, or a vector [P] with one for each output.
 
-    Between outputs p and p' the covariance is scaled by sqrt(factor_p factor_p'). Only the factor is learned.
+    A mixture is scaled around its mean. Between outputs p and p' the covariance is scaled by sqrt(factor_p factor_p'). Only the factor is learned.
     """
 
     process: Process = constant()
@@ -38,12 +37,12 @@ class Tempered(Process):
     def _check_prediction(self, result):
         self.process._check_prediction(result)
 
-    def _predict(self, X, covariance):
-        mean, cov = self.process._predict(X, covariance)
-        root = jnp.broadcast_to(jnp.sqrt(self.factor), mean.shape[1:])
-        scales = {"diag": root**2, "outputs": jnp.outer(root, root), "inputs": (root**2)[:, None, None]}
-        scale = scales[covariance] if covariance in scales else root[:, None, None] * root
-        return Gaussian(mean, scale * cov, covariance)
+    def as_inputs(self, X):
+        return self.process.as_inputs(X)
+
+    def _predict_with_key(self, X, covariance, key):
+        prediction = self.process._predict_with_key(X, covariance, key)
+        return prediction.scaled(jnp.broadcast_to(jnp.sqrt(self.factor), prediction.mean.shape[1:]))
 
     def cached(self):
         return Tempered(self.process.cached(), self.factor)

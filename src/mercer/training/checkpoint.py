@@ -14,7 +14,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-FORMAT = 1
+FORMAT = 2
+_SAID = 6  # differences that an error names
 
 
 class CheckpointError(ValueError):
@@ -32,7 +33,7 @@ def _raw(leaf: Any) -> np.ndarray:
     return np.asarray(leaf)
 
 
-def save(path: Path, run: dict[str, Any], state: Any, history: np.ndarray) -> None:
+def save(path: Path, run: dict[str, str], state: Any, history: np.ndarray) -> None:
     """Writes the state (a tree of arrays) and the history so far; `run` says which run it belongs to."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     metadata = {"mercer": json.dumps({"format": FORMAT, "run": run}, sort_keys=True)}
@@ -40,7 +41,7 @@ def save(path: Path, run: dict[str, Any], state: Any, history: np.ndarray) -> No
     os.replace(temporary, path)
 
 
-def load(path: Path, run: dict[str, Any], like: Any) -> tuple[Any, np.ndarray]:
+def load(path: Path, run: dict[str, str], like: Any) -> tuple[Any, np.ndarray]:
     """The state and the history of a run, in the shape of `like`."""
     try:
         with safe_open(path, framework="numpy") as file:
@@ -51,16 +52,31 @@ def load(path: Path, run: dict[str, Any], like: Any) -> tuple[Any, np.ndarray]:
     ours = isinstance(header, dict) and header.get("format") == FORMAT and isinstance(header.get("run"), dict)
     if not ours or "history" not in arrays:
         raise CheckpointError(f"checkpoint {path} is not a training checkpoint of this version of mercer")
-    different = sorted(name for name in run if header["run"].get(name) != run[name])
-    if different:
-        said = ", ".join(f"{name} (there {header['run'].get(name)}, here {run[name]})" for name in different)
-        raise CheckpointError(f"checkpoint {path} is of another run: it differs in {said}; delete it to begin anew")
+    _check_run(path, header["run"], run)
     history = arrays.pop("history")
     leaves, structure = jax.tree.flatten(like)
     if [(a.shape, a.dtype) for a in arrays.values()] != [(np.shape(_raw(x)), _raw(x).dtype) for x in leaves]:
         raise CheckpointError(f"checkpoint {path} holds a model of another shape; delete it to begin anew")
     restored = [_restore(array, leaf) for array, leaf in zip(arrays.values(), leaves, strict=True)]
     return jax.tree.unflatten(structure, restored), history
+
+
+def _check_run(path: Path, there: dict[str, str], here: dict[str, str]) -> None:
+    """Refuses the checkpoint of another run, and says where the two differ."""
+    different = [name for name in sorted(there.keys() | here.keys()) if there.get(name) != here.get(name)]
+    if not different:
+        return
+    # What lies below a part that differs differs, too.
+    named = [name for name in different if not any(_is_below(name, other) for other in different)]
+    said = [f"{name} (there {there.get(name, 'nothing')}, here {here.get(name, 'nothing')})" for name in named]
+    more = f" and {len(said) - _SAID} more" if len(said) > _SAID else ""
+    raise CheckpointError(
+        f"checkpoint {path} is of another run: it differs in {', '.join(said[:_SAID])}{more}; delete it to begin anew"
+    )
+
+
+def _is_below(name: str, other: str) -> bool:
+    return name.startswith((f"{other}.", f"{other}["))
 
 
 def _restore(array: np.ndarray, like: Any) -> Any:

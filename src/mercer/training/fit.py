@@ -7,7 +7,6 @@ loops are kept: training again with the same objective, optimiser and shapes com
 """
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,20 +20,37 @@ from jaxtyping import Array, PRNGKeyArray
 
 from mercer.linalg import quiet_blas
 from mercer.model import align
-from mercer.objectives.base import Batch, Objective
+from mercer.modules import refuse_state
+from mercer.objectives.base import Batch, Context, Objective
 from mercer.parameters import constrain, trainable, unconstrain
 from mercer.training import checkpoint as checkpoints
-from mercer.training.minibatches import Minibatches
-from mercer.training.natural import NaturalGradient, check_model, where_q
+from mercer.training.feed import feed_of
+from mercer.training.identity import description
+from mercer.training.natural import NaturalGradient
 from mercer.training.progress import Progress
-from mercer.training.steps import GradientStepper, NaturalStepper, finite_starts
+from mercer.training.sources import Source
+from mercer.training.steps import GradientStepper, NaturalStepper, Params, finite_starts
 
 
-class Fit(NamedTuple):
-    """A trained model, and the objective before each step, [steps] (with restarts: [steps] of the best)."""
+class Fit(eqx.Module):
+    """A trained model, and the objective before each step, [steps] (with restarts: [steps] of the best).
+
+    Unpacks as `model, history = fit(...)`. `objective` is what was made small, with the values that its own parameters have after
+    training.
+    """
 
     model: Any
     history: np.ndarray
+    objective: Objective | None = None
+
+    def __iter__(self):
+        return iter((self.model, self.history))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, i: int) -> Any:
+        return (self.model, self.history)[i]
 
 
 class TrainingError(ValueError):
@@ -59,7 +75,7 @@ Callback = Callable[[Progressed], bool | None]
 def fit(
     model: Any,
     objective: Objective,
-    data: tuple[Array, ...] | Batch,
+    data: tuple[Any, ...] | Batch | Source,
     *,
     optimiser: optax.GradientTransformation | NaturalGradient | None = None,
     steps: int = 1000,
@@ -76,7 +92,7 @@ def fit(
     """Makes `objective` small over the parameters of `model`.
 
     - `data`: a pair (X, Y), or a triple (X, Y, weights) where a row counts as often as its weight says. Its dtype becomes
-      the model's.
+      the model's. Or a `mercer.training.Source`, for data that do not fit into memory.
     - `optimiser`: any of optax (by default Adam with learning rate 0.01), `optax.lbfgs()` for objectives without
       minibatches, or `mercer.training.NaturalGradient`.
     - `batch_size`: rows in a step; all of them by default. Passes over the data are shuffled.
@@ -113,20 +129,14 @@ def _check_count(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
 
 
-def _check_arguments(objective, optimiser, batch_size, every, restarts, batch):
+def _check_arguments(objective, optimiser, every, restarts, minibatches):
     _check_count("every", every)
     _check_count("restarts", restarts)
     if isinstance(optimiser, NaturalGradient) and _searches_lines(optimiser.rest):
         raise ValueError("NaturalGradient: rest must not be an optimiser that searches along lines, such as L-BFGS")
-    if batch_size is None:
-        return
-    if not 1 <= batch_size <= batch.num_data:
-        raise ValueError(f"batch_size must be between 1 and the number of data, {batch.num_data}, got {batch_size}")
-    if batch_size < batch.num_data and batch.inputs is None:
-        raise ValueError(f"{type(batch.X).__name__} are observed together, not in minibatches: leave batch_size out")
-    if batch_size < batch.num_data and not objective.minibatched:
+    if minibatches and not objective.minibatched:
         raise ValueError(f"{type(objective).__name__} is not a mean over data: leave batch_size out")
-    if batch_size < batch.num_data and _searches_lines(optimiser):
+    if minibatches and _searches_lines(optimiser):
         raise ValueError(
             "an optimiser that searches along lines, such as L-BFGS, needs all the data: leave batch_size out"
         )
@@ -172,8 +182,9 @@ _constrain = eqx.filter_jit(constrain)
 class _State(NamedTuple):
     """What training carries from step to step."""
 
-    params: Any
+    params: Params
     optimiser: Any
+    objective: Any
     step: Array
 
 
@@ -197,38 +208,36 @@ class Run:
         restarts=1,
         perturb=None,
     ):
-        self.objective, self.every, self.restarts = objective, every, restarts
+        self.objective, self.every, self.restarts, self.perturb = objective, every, restarts, perturb
         self.key = key = jax.random.key(0) if key is None else key
-        self.batch = batch = objective.checked(model, data)
-        optimiser = _ADAM if optimiser is None else optimiser
-        _check_arguments(objective, optimiser, batch_size, every, restarts, batch)
-        models = _starts(align(model, batch.X), restarts, perturb, jax.random.fold_in(key, 1))
-        free = _unconstrain(models)
-        self.movable = _movable(models, frozen, optimiser)
+        self.optimiser = optimiser = _ADAM if optimiser is None else optimiser
+        refuse_state((model, objective), "fit")
+        self.seed = tuple(int(word) for word in np.asarray(jax.random.key_data(key)).ravel())
+        self.feed = feed_of(objective, model, data, batch_size, self.seed)
+        _check_arguments(objective, optimiser, every, restarts, self.feed.batch_size is not None)
+        self.model_before = model = align(model, self.feed.example.dtype)
+        self.movable = Params(_movable(model, frozen, optimiser), _movable_of_objective(objective, optimiser))
+        models = _starts(model, restarts, perturb, jax.random.fold_in(key, 1))
+        free = Params(_unconstrain(models), _copies(_free(objective, self.feed.example.dtype), restarts))
         self.params, self.fixed = eqx.partition(free, self.movable)
-        self.held = eqx.filter(models, self.movable, inverse=True)
-        if not jax.tree.leaves(self.params):
+        self.held = eqx.filter(models, self.movable.model, inverse=True)
+        if not jax.tree.leaves(self.params.model):
             raise ValueError("frozen leaves no parameter to train")
         natural = isinstance(optimiser, NaturalGradient)
-        self.stepper = NaturalStepper(optimiser, where_q, batch.num_data) if natural else GradientStepper(optimiser)
-        minibatches = batch_size is not None and batch_size < batch.num_data
-        self.seed = [int(word) for word in np.asarray(jax.random.key_data(key)).ravel()]
-        self.minibatches = Minibatches(batch.num_data, batch_size, tuple(self.seed)) if minibatches else None
-        self._numbers, form = eqx.partition(objective, eqx.is_array)
-        self._init, self._loop = _compiled(form, self.stepper, every, restarts, _shapes(batch))
+        num_data = self.feed.example.num_data
+        self.stepper = NaturalStepper(optimiser, num_data) if natural else GradientStepper(optimiser)
+        form = eqx.filter(objective, eqx.is_array, inverse=True)
+        self._init, self._loop = _compiled(form, self.stepper, every, restarts, _shapes(self.feed.example))
 
     def start(self) -> _State:
         """The state before the first step."""
-        return _State(self.params, self._init(self.params), jnp.zeros((), jnp.int32))
+        return self._init(self.params, self.fixed, self.feed.example)
 
     def chunk(self, state: _State, count: int) -> tuple[_State, np.ndarray]:
         """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""
-        indices = None
-        if self.minibatches is not None:
-            indices = np.zeros((self.every, self.minibatches.size), np.int32)
-            indices[:count] = self.minibatches.indices(int(state.step), count)
+        fed = self.feed.chunk(int(state.step), count, self.every)
         # `count` as an array: a number would be a part of what is compiled.
-        results = self._loop(self._numbers, state, self.fixed, self.batch, indices, np.asarray(count), self.key)
+        results = self._loop(state, self.fixed, self.feed.data, fed, np.asarray(count), self.key)
         done, state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)[: int(done)]
 
@@ -245,12 +254,14 @@ class Run:
             free, held = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, (free, held))
             history = history[:, best]
         # What is held still is taken from the start, as the way to free space and back rounds.
-        moved = eqx.filter(_constrain(free), self.movable)
-        return Fit(eqx.combine(moved, held), history)
+        moved = eqx.filter(_constrain(free.model), self.movable.model)
+        objective = _constrain(free.objective) if self.objective.trained else self.objective
+        return Fit(eqx.combine(moved, held), history, objective)
 
     def train(self, steps, callbacks, checkpoint, progress):
         state = self.start()
-        history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.batch.Y.dtype)
+        history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.feed.example.Y.dtype)
+        identity = None
         if checkpoint is not None:
             identity = self._identity()
             if checkpoint.exists():
@@ -275,8 +286,8 @@ class Run:
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, identity, state, history)
                 ended = self._ends(callbacks, state, history)
-        model, history = self._result(state, history)
-        return Fit(self.objective.complete(model, self.batch), history)
+        fitted = self._result(state, history)
+        return Fit(self.objective.complete(fitted.model, self.feed.example), fitted.history, fitted.objective)
 
     def _ends(self, callbacks: Sequence[Callback], state: _State, history: np.ndarray) -> bool:
         """Whether a callback ends training. All of them are called."""
@@ -294,19 +305,18 @@ class Run:
             self._result(state, history) if len(history) else Fit(None, history),
         )
 
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to belong to this run."""
-        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.batch)]
-        ends = [np.ascontiguousarray(part).tobytes() for array in arrays for part in (array[:1000], array[-1000:])]
-        classes = eqx.tree_pformat(self.params)  # the classes, and which of their fields move
-        return {
-            "model": hashlib.blake2b(classes.encode(), digest_size=8).hexdigest(),
-            "objective": type(self.objective).__name__,
-            "data": f"{_shapes(self.batch)} {self.batch.Y.dtype} {hashlib.blake2b(b''.join(ends), digest_size=8).hexdigest()}",
-            "batch_size": None if self.minibatches is None else self.minibatches.size,
-            "key": self.seed,
-            "restarts": self.restarts,
-        }
+    def _identity(self) -> dict[str, str]:
+        """What must be the same for a checkpoint to belong to this run: a text for each part of it.
+
+        Of the parameters that are trained it is where they are and their shapes, of all that is held still the values, too.
+        """
+        parts = description(self.model_before, "model")
+        trained = jax.tree_util.tree_flatten_with_path(eqx.filter(self.model_before, self.movable.model))[0]
+        for path, leaf in trained:
+            parts[f"model{jax.tree_util.keystr(path)}"] = f"trained, {leaf.dtype}{list(leaf.shape)}"
+        parts |= description(self.objective, "objective") | description(self.optimiser, "optimiser")
+        parts |= self.feed.identity() | {"key": str(list(self.seed)), "restarts": str(self.restarts)}
+        return parts | (description(self.perturb, "perturb") if self.restarts > 1 else {})
 
 
 @functools.lru_cache(maxsize=16)
@@ -317,7 +327,7 @@ def _compiled(
     restarts: int,
     shapes: tuple[tuple[int, ...], ...],
 ):
-    """The compiled start of an optimiser and loop over steps, for an objective given without its numbers.
+    """The compiled start of a run and loop over steps, for an objective given without its numbers.
 
     A cache of few entries, as each keeps what XLA made of it; `shapes`, of the data, are there to tell entries apart.
     """
@@ -325,22 +335,28 @@ def _compiled(
     def over_restarts(function):
         return jax.vmap(function) if restarts > 1 else function
 
-    def step(objective, batch, key, number):
+    def parts(params, arrays, rest):
+        """The model and the objective that free parameters stand for."""
+        free = eqx.combine(params, arrays, rest)
+        return constrain(free.model), constrain(free.objective) if form.trained else free.objective
+
+    def step(rest, data, batch, key, number):
         """One step on a batch, for one start or for all of them."""
 
-        def one(params, fixed, optimiser):
+        def one(params, arrays, optimiser, state):
             def loss(params):
-                return objective._value(constrain(eqx.combine(params, fixed)), batch, key)
+                model, objective = parts(params, arrays, rest)
+                return objective._value_in_training(model, batch, key, Context(number, data, state))
 
-            return stepper.step(params, optimiser, loss, number)
+            params, optimiser, loss, after = stepper.step(params, optimiser, loss, number)
+            return params, optimiser, _as_before(form, state, after), loss
 
         return over_restarts(one)
 
     # `jax.jit` of a function that goes lets go of what XLA made of it; `eqx.filter_jit` keeps it for ever.
     @functools.partial(jax.jit, static_argnums=(0, 1))
-    def compiled(structure, leaves, numbers, state: _State, arrays, batch, indices, count, key):
+    def compiled(structure, leaves, state: _State, arrays, data, fed, count, key):
         """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
-        objective = eqx.combine(numbers, form)
         rest = jax.tree.unflatten(structure, leaves)
 
         def go_on(carry):
@@ -349,46 +365,94 @@ def _compiled(
 
         def body(carry):
             i, state, losses, _ = carry
-            rows = batch if indices is None else batch.rows(indices[i])
-            take = step(objective, rows, jax.random.fold_in(key, state.step), state.step)
-            params, optimiser, loss = take(state.params, eqx.combine(arrays, rest), state.optimiser)
-            state = _State(params, optimiser, state.step + 1)
+            batch = data if fed is None else fed.batch(data, i)
+            take = step(rest, data, batch, jax.random.fold_in(key, state.step), state.step)
+            *moved, loss = take(state.params, arrays, state.optimiser, state.objective)
+            state = _State(*moved, state.step + 1)
             return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
 
-        losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, batch.Y.dtype)
+        dtype = jax.tree.leaves(state.params)[0].dtype
+        losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, dtype)
         done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
         return done, state, losses
 
-    def loop(numbers, state, fixed, *others):
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def begin(structure, leaves, params, arrays, example):
+        rest = jax.tree.unflatten(structure, leaves)
+
+        def one(params, arrays):
+            model, objective = parts(params, arrays, rest)
+            return stepper.init(params), jax.tree.map(jnp.asarray, objective.init(model, example))
+
+        state = _State(params, *over_restarts(one)(params, arrays), jnp.zeros((), jnp.int32))
+        # Without weak types, which the state after a step does not have: else the loop is compiled twice.
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
+
+    def apart(fixed):
+        """The arrays of what is fixed, and the rest, which is a part of what is compiled."""
         arrays, rest = eqx.partition(fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
         leaves, structure = jax.tree.flatten(rest)
-        return compiled(structure, tuple(leaves), numbers, state, arrays, *others)
+        return arrays, (structure, tuple(leaves))
 
-    def init(params):
-        """Without weak types, which the state after a step does not have: else the loop is compiled twice."""
-        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), over_restarts(stepper.init)(params))
+    def init(params, fixed, example):
+        arrays, static = apart(fixed)
+        return begin(*static, params, arrays, example)
 
-    return jax.jit(init), loop
+    def loop(state, fixed, *others):
+        arrays, static = apart(fixed)
+        return compiled(*static, state, arrays, *others)
+
+    return init, loop
+
+
+def _as_before(objective: Objective, before: Any, after: Any) -> Any:
+    """The state that an objective returned, in the dtypes of the one that it was given; an error where its form differs."""
+    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(state)] for state in (before, after)]
+    if jax.tree.structure(before) != jax.tree.structure(after) or shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{type(objective).__name__}: the state of a step must have the form of the one before (or of what init gave), got "
+            f"{eqx.tree_pformat(after)} after {eqx.tree_pformat(before)}"
+        )
+    return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), before, after)
 
 
 def _shapes(batch: Batch) -> tuple[tuple[int, ...], ...]:
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
+def _free(objective: Objective, dtype: Any) -> Objective:
+    """An objective with its own parameters in free space, where it has some."""
+    return _unconstrain(align(objective, dtype)) if objective.trained else objective
+
+
+def _copies(objective: Objective, restarts: int) -> Objective:
+    """An objective for each start, along a first axis of its arrays."""
+    if restarts == 1:
+        return objective
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * restarts) if eqx.is_array(leaf) else leaf, objective)
+
+
+def _movable_of_objective(objective: Objective, optimiser: Any) -> Any:
+    """Which leaves of an objective the optimiser moves: its parameters, where it says so."""
+    if not objective.trained or (isinstance(optimiser, NaturalGradient) and optimiser.rest is None):
+        return jax.tree.map(lambda _: False, objective)
+    return trainable(objective)
+
+
 def _movable(model, frozen, optimiser):
     """Which leaves the optimiser moves: the parameters that are not frozen."""
     moves = trainable(model)
     if isinstance(optimiser, NaturalGradient):
-        check_model(model)
+        optimiser.check_model(model)
         if optimiser.rest is None:
             nothing = jax.tree.map(lambda _: False, moves)
-            moves = eqx.tree_at(where_q, nothing, (True, True))
+            moves = eqx.tree_at(optimiser.parameters, nothing, (True,) * len(optimiser.parameters(model)))
     if frozen is None:
         return moves
     try:
         held = eqx.tree_at(frozen, moves, replace_fn=lambda part: jax.tree.map(lambda _: False, part))
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"frozen must be a function from the model to parts of it: {error}") from error
-    if isinstance(optimiser, NaturalGradient) and not all(where_q(held)):
+    if isinstance(optimiser, NaturalGradient) and not all(optimiser.parameters(held)):
         raise ValueError("frozen must leave q_mu and q_sqrt free under NaturalGradient")
     return held

@@ -1,12 +1,13 @@
 """One step of training, for each kind of optimiser, on free (unconstrained) parameters.
 
 A stepper has `init(params)`, the state of the optimiser, and `step(params, state, loss, number)`, which returns new parameters,
-a new state and the loss before the step; `loss` is the objective of the step's batch as a function of the parameters.
+a new state, the loss before the step and what comes with it; `loss` is the objective of the step's batch as a function of the
+parameters, with the objective's own state for the next step beside it.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,10 +15,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from mercer.training.natural import NaturalGradient, natural_step
+from mercer.processes.latents import after
+from mercer.training.natural import NaturalGradient, natural_step, pairwise
 
-Params = Any
-Loss = Callable[[Params], Array]
+
+class Params(NamedTuple):
+    """What is trained: parameters of the model, and of the objective where it has some of its own."""
+
+    model: Any
+    objective: Any
+
+
+Loss = Callable[[Params], tuple[Array, Any]]
+Stepped = tuple[Params, Any, Array, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,44 +39,54 @@ class GradientStepper:
     def init(self, params: Params) -> Any:
         return self.optimiser.init(params)
 
-    def step(self, params: Params, state: Any, loss: Loss, number: Array) -> tuple[Params, Any, Array]:
-        value, gradient = jax.value_and_grad(loss)(params)
+    def step(self, params: Params, state: Any, loss: Loss, number: Array) -> Stepped:
+        (value, beside), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         update = optax.with_extra_args_support(self.optimiser).update
-        updates, state = update(gradient, state, params, value=value, grad=gradient, value_fn=loss)
-        return optax.apply_updates(params, updates), state, value
+        updates, state = update(
+            gradient, state, params, value=value, grad=gradient, value_fn=lambda params: loss(params)[0]
+        )
+        return optax.apply_updates(params, updates), state, value, beside
 
 
 @dataclasses.dataclass(frozen=True)
 class NaturalStepper:
-    """A natural-gradient step for q(u), then a step of an optax optimiser for the rest, at the new q(u).
+    """A natural-gradient step for each q(u), then a step of an optax optimiser for the rest, at the new q(u).
 
     Both at once, from one derivative, would be cheaper, but the rest would follow a q(u) that is a step behind: on kin8nm that
     takes ten times as many steps. The loss is that between the two.
     """
 
     natural: NaturalGradient
-    where: Callable[[Params], tuple[Array, Array]]
     num_data: int
 
     @property
     def rest(self) -> GradientStepper | None:
         return None if self.natural.rest is None else GradientStepper(self.natural.rest)
 
-    def _with_q(self, params: Params, q: tuple[Any, Any]) -> Params:
-        return eqx.tree_at(self.where, params, q, is_leaf=lambda leaf: leaf is None)
+    def _q(self, params: Params) -> tuple[Any, ...]:
+        return self.natural.parameters(params.model)
+
+    def _with_q(self, params: Params, q: tuple[Any, ...]) -> Params:
+        return eqx.tree_at(self._q, params, q, is_leaf=lambda leaf: leaf is None)
+
+    def _without_q(self, params: Params) -> Params:
+        return self._with_q(params, (None,) * len(self._q(params)))
 
     def init(self, params: Params) -> Any:
-        return None if self.rest is None else self.rest.init(self._with_q(params, (None, None)))
+        return None if self.rest is None else self.rest.init(self._without_q(params))
 
-    def step(self, params: Params, state: Any, loss: Loss, number: Array) -> tuple[Params, Any, Array]:
-        others, (q_mu, q_sqrt) = self._with_q(params, (None, None)), self.where(params)
-        value, (d_mu, d_sqrt) = jax.value_and_grad(lambda q: loss(self._with_q(others, q)))((q_mu, q_sqrt))
+    def step(self, params: Params, state: Any, loss: Loss, number: Array) -> Stepped:
+        others, q = self._without_q(params), self._q(params)
+        (value, beside), derivative = jax.value_and_grad(lambda q: loss(self._with_q(others, q)), has_aux=True)(q)
         # The objective is per datum; natural gradients are those of the bound, in nats.
-        gamma = self.natural.step_size(number)
-        q = natural_step(q_mu, q_sqrt, self.num_data * d_mu, self.num_data * d_sqrt, gamma)
+        gamma, moved = self.natural.step_size(number), list[Array]()
+        for own, slope in zip(pairwise(q), pairwise(derivative), strict=True):
+            own = after(moved, own)
+            moved += natural_step(*own, *(self.num_data * part for part in slope), gamma)
         if self.rest is not None:
-            others, state, value = self.rest.step(others, state, lambda rest: loss(self._with_q(rest, q)), number)
-        return self._with_q(others, q), state, value
+            rest = self.rest.step(others, state, lambda rest: loss(self._with_q(rest, tuple(moved))), number)
+            others, state, value, beside = rest
+        return self._with_q(others, tuple(moved)), state, value, beside
 
 
 def finite_starts(params: Params, restarts: int) -> Array:
