@@ -197,7 +197,8 @@ def spoilt(tmp_path, **values):
     ],
 )
 def test_a_bad_value_names_file_column_and_row(tmp_path, value, rule):
-    with spoilt(tmp_path, **value) as source, pytest.raises(ValueError, match=rf"part-3.parquet: column {rule}, row 5 "):
+    message = rf"part-3.parquet: column {rule}, row 5 "
+    with spoilt(tmp_path, **value) as source, pytest.raises(ValueError, match=message):
         source.batches(0, 10, 4, SEED)
 
 
@@ -208,7 +209,7 @@ def test_an_error_of_the_thread_is_raised_by_the_call_that_needs_the_rows(tmp_pa
     with source:
         raised = [step for step in range(NUM_DATA) if fails(source, step)]
     # From the first step of the window on that holds the row; the windows before it are as they were.
-    assert bad in raised and raised == list(range(raised[0], raised[-1] + 1)) and 0 < raised[0]
+    assert bad in raised and raised == list(range(raised[0], raised[-1] + 1)) and raised[0] > 0
 
 
 def fails(source, step):

@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     X: Any
     Y: Any
     weights: Any
-    index: np.ndarray
+    index: np.ndarray  # type: ignore[assignment]  # hides a method of tuples
 
 
 class Source(abc.ABC):
@@ -93,11 +93,11 @@ class InMemory(Source):
         return f"{type(self.X).__name__} in memory, {', '.join(shapes)}, {digest.hexdigest()}"
 
 
-def _pieces(array: Any) -> Iterator[np.ndarray]:
-    """The rows of an array, some MiB at a time."""
+def _pieces(array: Any) -> Iterator[memoryview]:
+    """The bytes of an array, some MiB at a time."""
     rows = max(1, _BYTES * len(array) // max(1, array.nbytes))
     for start in range(0, len(array), rows):
-        yield np.ascontiguousarray(array[start : start + rows]).view(np.uint8)
+        yield np.ascontiguousarray(array[start : start + rows]).view(np.uint8).data
 
 
 class Parquet(Source):
@@ -130,9 +130,9 @@ class Parquet(Source):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if dtype not in ("float32", "float64"):
             raise ValueError(f"dtype must be 'float32' or 'float64', got {dtype!r}")
-        for name, value in (("inputs", inputs), ("outputs", outputs)):
-            if isinstance(value, str) or not len(value) or not all(isinstance(column, str) for column in value):
-                raise ValueError(f"{name} must be a list of at least one name of a column, got {value!r}")
+        for name, columns in (("inputs", inputs), ("outputs", outputs)):
+            if isinstance(columns, str) or not len(columns) or not all(isinstance(column, str) for column in columns):
+                raise ValueError(f"{name} must be a list of at least one name of a column, got {columns!r}")
         self.inputs, self.outputs, self.weights = tuple(inputs), tuple(outputs), weights
         self.dtype, self.block, self.window = np.dtype(dtype), int(block), int(window)
         self._columns = [*inputs, *outputs, *([] if weights is None else [weights])]
@@ -202,7 +202,8 @@ class Parquet(Source):
     def _edges(self, seed: Seed, number: int) -> np.ndarray:
         """How many rows of a pass come before each window, and after the last."""
         before = np.concatenate([[0], np.cumsum(self._size[self._order(seed, number)])])
-        return np.append(before[:-1 : self.window], before[-1])
+        windows = before[:-1][:: self.window]
+        return np.append(windows, before[-1])
 
     def _take(self, seed: Seed, number: int, window: int) -> Rows:
         """The rows of a window in their order, while the window after it is being read."""
