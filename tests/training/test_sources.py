@@ -245,7 +245,7 @@ def test_identity_sees_every_byte(folder, tmp_path):
     changed[2500, 0] += 1.0
     memory = InMemory(X, Y, weights).identity()
     assert memory == InMemory(X.copy(order="F"), Y, weights).identity()
-    assert memory == InMemory(*map(jnp.asarray, (X, Y, weights))).identity().replace("ArrayImpl", "ndarray")
+    assert memory == InMemory(*map(jnp.asarray, (X, Y, weights))).identity()
     assert memory != InMemory(X, changed, weights).identity()
     spoilt(folder, x1=0.123)
     assert source.identity() != parquet(folder, block=5).identity()

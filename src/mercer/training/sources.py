@@ -90,7 +90,7 @@ class InMemory(Source):
             shapes.append(f"{leaf.dtype}{list(leaf.shape)}")
             for part in _pieces(leaf):
                 digest.update(part)
-        return f"{type(self.X).__name__} in memory, {', '.join(shapes)}, {digest.hexdigest()}"
+        return f"arrays in memory, {', '.join(shapes)}, {digest.hexdigest()}"
 
 
 def _pieces(array: Any) -> Iterator[memoryview]:
