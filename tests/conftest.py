@@ -3,6 +3,7 @@
 import contextlib
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import pytest
 from hypothesis import settings
@@ -23,3 +24,38 @@ def _let_go_of_what_was_compiled():
     with contextlib.suppress(OSError):  # where there is no such file there is no such limit
         if Path("/proc/self/maps").read_bytes().count(b"\n") > _MANY:
             jax.clear_caches()
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """A context in which the library takes the ways that are for a GPU. The code still runs on the CPU.
+
+    All of it asks `jax.default_backend`, when it is traced. JAX itself does not ask there.
+    """
+
+    @contextlib.contextmanager
+    def context():
+        jax.clear_caches()  # what was traced for the CPU
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, "default_backend", lambda: "gpu")
+            yield
+        jax.clear_caches()
+
+    return context
+
+
+@pytest.fixture
+def both_ways(as_on_a_gpu):
+    """What a function gives by the ways for the CPU, and by those for a GPU, which must be other ones."""
+
+    def evaluate(function, *arguments):
+        def compiled():
+            return eqx.filter_jit(lambda *args: function(*args)).lower(*arguments)
+
+        on_cpu = compiled()
+        with as_on_a_gpu():
+            on_gpu = compiled()
+        assert on_cpu.as_text() != on_gpu.as_text()
+        return on_cpu.compile()(*arguments), on_gpu.compile()(*arguments)
+
+    return evaluate

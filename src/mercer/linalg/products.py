@@ -40,7 +40,8 @@ def _precision(dtype, inner: int):
 
 
 def _has_tensor_float() -> bool:
-    return float(getattr(jax.devices()[0], "compute_capability", "0")) >= 8.0
+    capability = getattr(jax.devices()[0], "compute_capability", "")  # "9.0" of NVIDIA, "gfx90a" of AMD
+    return capability.partition(".")[0].isdecimal() and float(capability) >= 8.0
 
 
 def num_blocks(size: int) -> int:
