@@ -57,7 +57,7 @@ def with_gradients(function):
     return compute
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", ["separate", "one set of points"])
 def test_sparse_posteriors(both_ways, name):
     process = PROCESSES[name]()
 

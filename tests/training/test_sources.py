@@ -1,16 +1,16 @@
 """Sources: every pass sees every row once, and what a step sees depends on the seed and its number alone."""
 
+import subprocess
+import sys
 import threading
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import polars as pl
 import pytest
 
-import mercer as mc
 from mercer.training import InMemory, Parquet, Source
-from mercer.training.minibatches import Minibatches
+from mercer.training.minibatches import Minibatches, row_dtype
 
 SEED = (1, 2)
 LENGTHS = (10, 7, 0, 12)  # rows of the files
@@ -298,7 +298,24 @@ def test_arrays_are_checked():
             InMemory(*arrays)
 
 
+def test_without_polars_the_error_says_how_to_get_it(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(ImportError, match=r"needs polars: pip install 'mercer\[tables\]'"):
+        parquet(folder)
+
+
+def test_many_rows_need_long_numbers():
+    assert row_dtype(2**31 - 1) == np.int32 and row_dtype(2**31) == np.int64
+
+
 def test_they_are_sources(folder):
     assert all(isinstance(source, Source) for source in sources(folder).values())
-    assert mc.training.Parquet is Parquet
-    assert jax.tree.leaves(parquet(folder).example())
+
+
+def test_a_program_that_closes_nothing_ends(folder):
+    program = f"""
+from mercer.training import Parquet
+source = Parquet({str(folder)!r}, ["x1"], ["y1"], block=4, window=2)
+source.batches(0, 3, 2, (0,))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

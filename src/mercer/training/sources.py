@@ -209,6 +209,8 @@ class Parquet(Source):
         """The rows of a window in their order, while the window after it is being read."""
         last = window == -(-len(self._size) // self.window) - 1
         wanted, following = (seed, number, window), (seed, number + last, 0 if last else window + 1)
+        for key in self._ahead.keys() - {wanted, following}:
+            self._ahead[key].cancel()
         self._ahead = {
             key: self._ahead.get(key) or self._reader.submit(self._read_window, *key) for key in (wanted, following)
         }
