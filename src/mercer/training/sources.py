@@ -202,8 +202,7 @@ class Parquet(Source):
     def _edges(self, seed: Seed, number: int) -> np.ndarray:
         """How many rows of a pass come before each window, and after the last."""
         before = np.concatenate([[0], np.cumsum(self._size[self._order(seed, number)])])
-        windows = before[:-1][:: self.window]
-        return np.append(windows, before[-1])
+        return np.append(before[:-1][:: self.window], before[-1])
 
     def _take(self, seed: Seed, number: int, window: int) -> Rows:
         """The rows of a window in their order, while the window after it is being read."""
