@@ -222,7 +222,7 @@ class Run:
         self.params, self.fixed = eqx.partition(free, self.movable)
         self.held = eqx.filter(models, self.movable.model, inverse=True)
         if not jax.tree.leaves(self.params.model):
-            raise ValueError("frozen leaves no parameter to train")
+            raise ValueError(f"{'the model has' if frozen is None else 'frozen leaves'} no parameter to train")
         natural = isinstance(optimiser, NaturalGradient)
         num_data = self.feed.example.num_data
         self.stepper = NaturalStepper(optimiser, num_data) if natural else GradientStepper(optimiser)

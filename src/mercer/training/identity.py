@@ -31,7 +31,10 @@ def _described(value: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[
     if id(value) in above:
         return  # a function that knows itself
     above = (*above, id(value))
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, f"{value:.17g}"  # 5 is 5.0: a schedule of optax makes the one the other when it is first asked
+    elif value is None or isinstance(value, bool | complex | str | bytes):
         yield path, repr(value)
     elif isinstance(value, jax.Array | np.ndarray):
         yield path, text_of_array(value)
