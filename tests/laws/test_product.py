@@ -108,8 +108,8 @@ OBJECTIVES = {
 def works(process, objective, likelihood):
     _, processes, kinds = OBJECTIVES[objective]
     # Of a process that is cached, nothing is trained: the likelihood must have a parameter.
-    trainable = process != "cached" or jax.tree.leaves(LIKELIHOODS[likelihood][0])
-    return process in processes and likelihood in kinds and bool(trainable)
+    trained = process != "cached" or any(jax.tree.leaves(mc.parameters.trainable(LIKELIHOODS[likelihood][0])))
+    return process in processes and likelihood in kinds and trained
 
 
 def model_of(process, likelihood):

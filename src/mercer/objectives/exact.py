@@ -8,14 +8,14 @@ from jaxtyping import Array
 from mercer.likelihoods import Gaussian
 from mercer.model import Model
 from mercer.objectives.base import Batch, Objective
-from mercer.processes import GP, Conditioned
+from mercer.processes import Conditioned
 
 
 def conditioned(model: Any, batch: Batch) -> Conditioned:
     """The exact posterior of a model given a batch."""
     if isinstance(model, Conditioned):
-        return Conditioned(model.prior, batch.X, batch.Y, _weighted_noise(model.noise, batch), batch.complete)
-    return Conditioned(model.posterior, batch.X, batch.Y, gaussian_noise(model, batch), batch.complete)
+        return model.prior.condition(batch.X, batch.Y, _weighted_noise(model.noise, batch), batch.complete)
+    return model.posterior.condition(batch.X, batch.Y, gaussian_noise(model, batch), batch.complete)
 
 
 def gaussian_noise(model: Model, batch: Batch):
@@ -48,7 +48,7 @@ class _Exact(Objective):
     minibatched = False
 
     def checked(self, model, data):
-        is_pair = isinstance(model, Model) and type(model.posterior) is GP and isinstance(model.likelihood, Gaussian)
+        is_pair = isinstance(model, Model) and model.posterior.is_prior and isinstance(model.likelihood, Gaussian)
         if not is_pair and not isinstance(model, Conditioned):
             raise ValueError(
                 f"{type(self).__name__} expects a Conditioned, or a Model of a GP prior and a Gaussian likelihood, "

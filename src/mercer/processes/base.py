@@ -111,8 +111,15 @@ class Process(Module):
         """Mean and lower triangular root of the covariance of each Gaussian that natural gradients can train."""
         return ()
 
-    def condition(self, X: Float[Array, "N D"], Y: Float[Array, "N P"], noise: float | Array) -> "Process":
-        """The exact posterior given Y = f(X) + N(0, noise), where there is one."""
+    @property
+    def is_prior(self) -> bool:
+        """Whether it is a prior, of which `condition` gives the exact posterior."""
+        return False
+
+    def condition(
+        self, X: Float[Array, "N D"], Y: Float[Array, "N P"], noise: float | Array, complete: bool | None = None
+    ) -> Any:
+        """The exact posterior given Y = f(X) + N(0, noise), where there is one. `complete` as in `mercer.Conditioned`."""
         raise ValueError(f"{type(self).__name__} has no exact posterior: condition a GP, or a Conditioned on more data")
 
     def cached(self) -> "Process":

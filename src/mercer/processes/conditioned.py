@@ -191,9 +191,9 @@ class Conditioned(Process):
             raise ValueError("Conditioned knows the KL divergence from its own prior only: leave prior out")
         return _run(_information, self)
 
-    def condition(self, X, Y, noise):
+    def condition(self, X, Y, noise, complete=None):
         """The posterior given these data and the ones before."""
-        more = Conditioned(self.prior, X, Y, noise)
+        more = Conditioned(self.prior, X, Y, noise, complete)
         Xs, Ys = (self.X, more.X), (self.Y, more.Y)
         X = Mixed([as_variables(X) for X in Xs]) if any(map(is_functional, Xs)) else jnp.concatenate(Xs)
         # One column of noise for all outputs, where they share it.

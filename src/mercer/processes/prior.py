@@ -40,10 +40,14 @@ class GP(Process):
     def joint_layout(self):
         return "inputs" if isinstance(self.kernel, Kernel | Independent) else "full"
 
-    def condition(self, X, Y, noise):
+    @property
+    def is_prior(self):
+        return True
+
+    def condition(self, X, Y, noise, complete=None):
         from mercer.processes.conditioned import Conditioned  # which knows GP
 
-        return Conditioned(self, X, Y, noise)
+        return Conditioned(self, X, Y, noise, complete)
 
     def latents(self) -> "GP":
         """The latent functions of a multioutput kernel, a process of L independent outputs."""
