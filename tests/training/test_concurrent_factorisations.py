@@ -28,6 +28,19 @@ fit(mc.Sparse(mc.GP(kernel), mc.inducing.Shared(points)), mc.objectives.Collapse
     "exact outputs": """
 fit(mc.GP(k.SeparateIndependent([k.Matern12(0.5) for i in range(14)])), mc.objectives.MarginalLikelihood(), 14)
 """,
+    "two posteriors, several starts": """
+class Either(mc.Process):
+    first: mc.Sparse
+    second: mc.Sparse
+    prior = property(lambda self: self.first.prior)
+    def kl(self, prior=None): return 0.5 * (self.first.kl() + self.second.kl())
+    def _predict(self, X, covariance):
+        return mc.Mixture.of([process.predict(X, covariance) for process in (self.first, self.second)])
+    def _sample_function(self, key, num_features): return self.first.sample_function(key, num_features)
+projected = mc.divergences.Projected(mc.divergences.KL())
+gvi = mc.objectives.GVI(mc.GP(k.RBF(0.5)), mc.objectives.risks.ExpectedNegativeLogLikelihood(), projected)
+fit(Either(*(mc.Sparse(mc.GP(k.Matern32(l)), points) for l in (0.5, 1.0))), gvi, 1, restarts=8)
+""",
     "restarts": """
 fit(mc.Sparse(mc.GP(k.Matern32(0.5)), points), mc.objectives.CollapsedELBO(), 1, restarts=12)
 """,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from mercer.divergences.elementary import exp_excess, renyi_excess
 from mercer.linalg import inverse_factor, matmul, safe_cholesky
+from mercer.linalg.products import one_by_one
 
 
 def relative(
@@ -53,7 +54,7 @@ def renyi(alpha: Float[Array, ""], A: Float[Array, "J J"], y: Float[Array, " J"]
 
 
 def _renyi(alpha, A, y):
-    U, s, Vt = jnp.linalg.svd(A)
+    U, s, Vt = one_by_one(jnp.linalg.svd)(A)
     s = jnp.maximum(s, jnp.finfo(s.dtype).tiny ** 0.5)
     d = alpha + (1.0 - alpha) * s**2
     defined = jnp.all(d > 0.0)

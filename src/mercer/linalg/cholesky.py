@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mercer.linalg.products import matmul, on_cpu, triangular_matmul
+from mercer.linalg.products import matmul, on_cpu, one_by_one, triangular_matmul
 from mercer.parameters import is_concrete
 
 # (first, last) jitter, relative to the mean of the diagonal
@@ -48,22 +48,38 @@ def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: b
 
 def raise_if_failed(A: Array, factor: Array, name: str) -> None:
     """Says which matrix could not be factorised, and what is known of it."""
-    if not bool(jnp.isnan(factor[..., -1, -1]).any()) and bool(jnp.isfinite(A).all()):
-        return  # infinities can leave a factor without NaN
+    if bool(jnp.isfinite(factor).all()) and bool(jnp.isfinite(A).all()):
+        return  # infinities in A can leave a factor without NaN
+    raise_if_not_finite(A, name)
     A = np.asarray(A)
-    size = f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
-    if not np.isfinite(A).all():
-        raise FactorisationError(f"{size} holds NaN or inf: a parameter or an input has left the range of {A.dtype}")
     eigenvalues = np.linalg.eigvalsh(A)
     raise FactorisationError(
-        f"{size} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, condition "
+        f"{_sized(A, name)} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, condition "
         f"{np.abs(eigenvalues).max() / max(np.abs(eigenvalues).min(), 1e-300):.3g}, with jitter up to "
         f"{JITTER[A.dtype][1]:g} of the mean diagonal; use float64, fewer or more distant inducing inputs, or more noise"
     )
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _factorise(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
+def raise_if_not_finite(A: Array, name: str) -> None:
+    """Says which matrix holds NaN or inf."""
+    if not bool(jnp.isfinite(A).all()):
+        raise FactorisationError(
+            f"{_sized(A, name)} holds NaN or inf: a parameter or an input has left the range of {A.dtype}"
+        )
+
+
+def _sized(A: Array, name: str) -> str:
+    return f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _factorise(always: bool, together: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
+    """The factor and the jitter. `together`: whether `vmap` may hand all matrices to LAPACK at once."""
+    attempts = functools.partial(_attempts, always)
+    return (attempts if together else one_by_one(attempts))(A)
+
+
+def _attempts(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
     first, last = JITTER[A.dtype]
     identity = jnp.eye(A.shape[-1], dtype=A.dtype)
     scale = jnp.mean(jnp.diagonal(A))
@@ -85,11 +101,11 @@ def _factorise(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
 
 
 @_factorise.defjvp
-def _factorise_jvp(always, primals, tangents):
+def _factorise_jvp(always, together, primals, tangents):
     # dL = L Phi(W dA W^T), W = L^-1
     (A,), (dA,) = primals, tangents
-    factor, jitter = _factorise(always, A)
-    inner = lower_half(_congruence(triangular_inverse(factor), dA))
+    factor, jitter = _factorise(always, together, A)
+    inner = lower_half(_congruence(_triangular_inverse(together, factor), dA))
     dfactor = triangular_matmul(factor, inner, left="lower", right="lower", out="lower")
     return (factor, jitter), (dfactor, jnp.zeros_like(jitter))
 
@@ -107,7 +123,22 @@ def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     faster than a triangular solve (at M = 500 on a CPU, 2000 on a GPU): on the CPU half by half, on a GPU all blocks of one
     size at a time.
     """
-    return _inverse_by_halves(L) if on_cpu() else _inverse_by_levels(L)
+    return _triangular_inverse(False, L)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _triangular_inverse(together: bool, L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    if not on_cpu():
+        return _inverse_by_levels(L)
+    return (_inverse_by_halves if together else one_by_one(_inverse_by_halves))(L)
+
+
+@_triangular_inverse.defjvp
+def _triangular_inverse_jvp(together, primals, tangents):
+    # dW = -W dL W
+    W = _triangular_inverse(together, *primals)
+    half = triangular_matmul(W, jnp.tril(tangents[0]), left="lower", right="lower", out="lower")
+    return W, -triangular_matmul(half, W, left="lower", right="lower", out="lower")
 
 
 def _inverse_by_halves(L):
@@ -115,9 +146,7 @@ def _inverse_by_halves(L):
     if size <= _SMALLEST_BLOCK:
         return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
     half = size // 2
-    top = _inverse_by_halves(L[:half, :half])
-    # One after the other, also under `vmap`: see `_for_each_matrix`. XLA keeps a product with 0, which may be one with NaN.
-    bottom = _inverse_by_halves(L[half:, half:] + 0.0 * top[-1, -1])
+    top, bottom = _inverse_by_halves(L[:half, :half]), _inverse_by_halves(L[half:, half:])
     corner = -matmul(bottom, matmul(L[half:, :half], top))
     zeros = jnp.zeros((half, size - half), L.dtype)
     return jnp.concatenate([jnp.concatenate([top, zeros], 1), jnp.concatenate([corner, bottom], 1)], 0)
@@ -152,28 +181,27 @@ def inverse_factor(A: Float[Array, "... M M"], *, always: bool = True) -> Float[
 
 
 def _for_each_matrix(function, A: Float[Array, "... M M"]):
-    """A function of each matrix: of small ones all at once, of larger ones one after another.
-
-    jaxlib's batched LAPACK calls wait, inside one of XLA's threads, for others of these threads: two such calls at a time stop
-    a machine of two cores for ever.
-    """
+    """function(together, A) of each matrix: of small ones all at once, of larger ones one after another (see `one_by_one`)."""
     if A.ndim == 2:
-        return function(A)
+        return function(False, A)
     if on_cpu() and A.shape[-1] > _SMALLEST_BLOCK:
         return jax.lax.map(functools.partial(_for_each_matrix, function), A)
-    return jax.vmap(functools.partial(_for_each_matrix, function))(A)
+    at_once = functools.partial(function, True)
+    for _ in range(A.ndim - 2):
+        at_once = jax.vmap(at_once)
+    return at_once(A)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _inverse_factor(always: bool, A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    return triangular_inverse(_factorise(always, A)[0])
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _inverse_factor(always: bool, together: bool, A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return _triangular_inverse(together, _factorise(always, together, A)[0])
 
 
 @_inverse_factor.defjvp
-def _inverse_factor_jvp(always, primals, tangents):
+def _inverse_factor_jvp(always, together, primals, tangents):
     # dW = -Phi(W dA W^T) W
     (A,), (dA,) = primals, tangents
-    W = _inverse_factor(always, A)
+    W = _inverse_factor(always, together, A)
     inner = lower_half(_congruence(W, dA))
     return W, -triangular_matmul(inner, W, left="lower", right="lower", out="lower")
 

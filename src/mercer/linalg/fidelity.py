@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.linalg.products import matmul
+from mercer.linalg.products import matmul, one_by_one
 
 
 @jax.custom_jvp
@@ -26,7 +26,7 @@ def fidelity(R: Float[Array, "B B"], K: Float[Array, "B B"]) -> Float[Array, ""]
 
 def _root(A: Float[Array, "B B"]) -> Float[Array, "B B"]:
     """The symmetric square root, without the eigenvalues that are rounding."""
-    values, vectors = jnp.linalg.eigh(0.5 * (A + A.T))
+    values, vectors = one_by_one(jnp.linalg.eigh)(0.5 * (A + A.T))
     values = jnp.where(values > _noise(values), values, 0.0)
     return matmul(vectors * jnp.sqrt(values), vectors.T)
 
@@ -37,10 +37,8 @@ def _noise(values: Float[Array, " B"]) -> Float[Array, ""]:
 
 
 def _forward(R, K):
-    root_R = _root(R)
-    # One decomposition after the other: see `mercer.linalg.cholesky`.
-    root_K = _root(K + 0.0 * root_R[-1, -1])
-    P, s, Qt = jnp.linalg.svd(matmul(root_R, root_K))
+    root_R, root_K = _root(R), _root(K)
+    P, s, Qt = one_by_one(jnp.linalg.svd)(matmul(root_R, root_K))
     return jnp.sum(s), (root_R, root_K, P, s, Qt)
 
 

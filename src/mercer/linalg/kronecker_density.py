@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.linalg.products import matmul
+from mercer.linalg.products import matmul, one_by_one
 
 
 class KroneckerPlusIdentity(NamedTuple):
@@ -22,10 +22,9 @@ class KroneckerPlusIdentity(NamedTuple):
     b: Float[Array, " P"]
 
     @classmethod
-    def of(cls, A: Float[Array, "N N"], B: Float[Array, "P P"]) -> "KroneckerPlusIdentity":
+    def of(cls, A: Float[Array, "N N"], B: Float[Array, "P P"], eigh=jnp.linalg.eigh) -> "KroneckerPlusIdentity":
         """The factors taken apart."""
-        a, U = jnp.linalg.eigh(A)
-        b, V = jnp.linalg.eigh(B)
+        (a, U), (b, V) = eigh(A), eigh(B)
         return cls(U, jnp.maximum(a, 0.0), V, jnp.maximum(b, 0.0))
 
     @property
@@ -51,7 +50,7 @@ def kronecker_log_density(A: Float[Array, "N N"], B: Float[Array, "P P"], R: Flo
 
 
 def _forward(A, B, R):
-    matrix = KroneckerPlusIdentity.of(A, B)
+    matrix = KroneckerPlusIdentity.of(A, B, one_by_one(jnp.linalg.eigh))
     alpha = matrix.solve(R)
     quadratic = jnp.sum(R * alpha)
     value = -0.5 * (quadratic + jnp.sum(jnp.log(matrix.eigenvalues)) + R.size * jnp.log(2.0 * jnp.pi))

@@ -150,6 +150,16 @@ def for_each_entry(function: Callable[..., Any], *arrays: Array) -> Any:
     return jax.lax.map(lambda entries: function(*entries), arrays) if on_cpu() else jax.vmap(function)(*arrays)
 
 
+def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls LAPACK, so that `vmap` calls it for one entry after another on the CPU.
+
+    jaxlib's batched LAPACK calls wait, inside one of XLA's threads, for others of these threads: two such calls at a time stop a
+    machine of two cores for ever. Derivatives do not pass: the function belongs inside a rule of its own.
+    """
+    # The lambda hides default arguments, which would be traced.
+    return jax.custom_batching.sequential_vmap(lambda *arrays: function(*arrays)) if on_cpu() else function
+
+
 def _slices(K: Array) -> tuple[int, int]:
     """How many whole slices of columns there are, and where the rest begins."""
     whole = K.shape[-1] // _SLICE if on_cpu() else 1
