@@ -48,18 +48,28 @@ def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: b
 
 def raise_if_failed(A: Array, factor: Array, name: str) -> None:
     """Says which matrix could not be factorised, and what is known of it."""
-    if not bool(jnp.isnan(factor[..., -1, -1]).any()) and bool(jnp.isfinite(A).all()):
-        return  # infinities can leave a factor without NaN
+    if bool(jnp.isfinite(factor).all()) and bool(jnp.isfinite(A).all()):
+        return  # infinities in A can leave a factor without NaN
+    raise_if_not_finite(A, name)
     A = np.asarray(A)
-    size = f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
-    if not np.isfinite(A).all():
-        raise FactorisationError(f"{size} holds NaN or inf: a parameter or an input has left the range of {A.dtype}")
     eigenvalues = np.linalg.eigvalsh(A)
     raise FactorisationError(
-        f"{size} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, condition "
+        f"{_sized(A, name)} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, condition "
         f"{np.abs(eigenvalues).max() / max(np.abs(eigenvalues).min(), 1e-300):.3g}, with jitter up to "
         f"{JITTER[A.dtype][1]:g} of the mean diagonal; use float64, fewer or more distant inducing inputs, or more noise"
     )
+
+
+def raise_if_not_finite(A: Array, name: str) -> None:
+    """Says which matrix holds NaN or inf."""
+    if not bool(jnp.isfinite(A).all()):
+        raise FactorisationError(
+            f"{_sized(A, name)} holds NaN or inf: a parameter or an input has left the range of {A.dtype}"
+        )
+
+
+def _sized(A: Array, name: str) -> str:
+    return f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
