@@ -225,6 +225,17 @@ def test_nearly_singular_points_are_left_out():
     assert len(greedy_points(X, mc.kernels.Matern52(np.full(6, 10.0)), 100, Settings())) == 100
 
 
+def test_lengthscales_of_integers_are_not_too_short_for_their_matrices():
+    """Another lengthscale at which different integers are unrelated gives the same predictions, and its matrices have factors."""
+    random = np.random.default_rng(0)
+    X = random.integers(0, 4, (150, 3)).astype(float)
+    Y = (X[:, :1] == 2.0) + 0.1 * X[:, 1:2]
+    kernel = mc.kernels.Matern52([2e-6, 3.0, 3.0])
+    model = regression(X[:140], Y[:140], settings=Settings(steps=1, kernel=kernel))
+    assert float(np.min(model.model.posterior.prior.kernel.lengthscale)) >= 1e-3
+    assert np.sqrt(np.mean((model.predict(X[140:])[0] - Y[140:]) ** 2)) < 0.1
+
+
 def test_nan_is_not_handed_on(sparse):
     broken = eqx.tree_at(lambda own: own.model.posterior.q_mu, sparse, replace_fn=lambda q_mu: np.nan * q_mu)
     for predict in (broken.predict, broken.interval, broken.cached().predict, broken.cached().interval):

@@ -36,6 +36,7 @@ _CANDIDATES = 10_000  # rows that inducing points are chosen from
 _MANY = 100_000  # rows beyond which equal ones are not looked for
 
 _LEAST_NOISE = 1e-6  # of the variance of the target: below, factorisations lose their accuracy
+_LEAST_LENGTHSCALE = 1e-3  # of the spread of a column: below, small distances are rounding errors (16 columns, float64)
 _LBFGS = optax.lbfgs()  # one for all calls, so that they share what is compiled
 
 Watch = Callable[[str, int, int, float], None]
@@ -153,7 +154,20 @@ def learn_prior(
         every=5,
         callbacks=[EarlyStopping(patience=10, tolerance=2e-3, window=5)],
     )
-    return learned.model.posterior, jnp.maximum(learned.model.likelihood.variance, _LEAST_NOISE), learned.history
+    noise = jnp.maximum(learned.model.likelihood.variance, _LEAST_NOISE)
+    return _bounded(learned.model.posterior), noise, learned.history
+
+
+def _bounded(prior: GP) -> GP:
+    """The prior without lengthscales that are too short for its matrices to be positive definite after rounding.
+
+    A column of integers invites them: any that is much shorter than 1 says the same, that different values are unrelated.
+    """
+    leaves = [
+        jnp.maximum(leaf, _LEAST_LENGTHSCALE) if path.endswith(".lengthscale") else leaf
+        for path, leaf, _ in declarations(prior)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(prior), leaves)
 
 
 @contextlib.contextmanager
