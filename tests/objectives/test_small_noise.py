@@ -1,7 +1,7 @@
-"""Sparse regression at any noise, with inducing points that are nearly the same: against 100-digit arithmetic and exact regression.
+"""Sparse regression at any noise, with inducing points that are nearly the same, against 100-digit arithmetic.
 
-reference/sparse_regression.py has made the numbers. Tolerances follow the condition numbers: eps (cond B + cond Kuu), Kuu with its
-jitter and B = I + C C^T / noise.
+reference/sparse_regression.py has made the numbers. Tolerances follow the condition numbers: eps (cond B + cond Kuu), Kuu with
+its jitter and B = I + C C^T / noise.
 """
 
 import json
@@ -61,7 +61,7 @@ def test_the_statistics_are_right_to_what_the_condition_number_allows(case):
 
 @pytest.mark.parametrize("noise", [1e-8, 1e-4, 1.0])
 def test_with_all_inputs_as_inducing_points_it_is_exact(noise):
-    """To the jitter of Kuu: Sums gives back as noise what it takes from the function, as a part of the noise 1e-10 / noise."""
+    """To the jitter of Kuu, 1e-10: what it takes from the function, Sums gives back as noise."""
     prior = mc.GP(mc.kernels.Matern52(0.8))
     sums = Sums.of(mc.Sparse(prior, mc.inducing.Points(X), 2), 2).add(X, Y)
     exact = mc.Conditioned(prior, X, Y, noise)
@@ -75,7 +75,7 @@ def test_with_all_inputs_as_inducing_points_it_is_exact(noise):
 
 @pytest.mark.parametrize("noise", [1e-12, 1e-8, 1e-4])
 def test_a_variance_that_dwarfs_the_noise_leaves_the_statistics_finite(noise):
-    """B's condition number is beyond 1 / eps. All the same the predictions go through the data, and variances are positive."""
+    """The condition number of B is beyond 1 / eps. All the same the predictions go through the data."""
     kernel = mc.kernels.RBF(REFERENCE["lengthscale"], 1e8)
     sums = Sums.of(mc.Sparse(mc.GP(kernel), mc.inducing.Points(Z), 2), 2).add(X, Y)
     prediction, loo = sums.best(noise).predict(X[:8]), sums.leave_one_out(noise, X, Y)
@@ -89,6 +89,29 @@ def test_the_leave_one_out_of_nearly_the_same_points_is_finite_and_conservative(
     for noise in (1e-8, 1e-6, 1e-2):
         loo = sums.leave_one_out(noise, X, Y)
         assert np.isfinite(loo.mean).all() and (np.asarray(loo.cov) >= noise).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_outputs", [1, 30])
+def test_many_rows_and_points_that_are_nearly_the_same(num_outputs):
+    """Against the least squares problem whose normal equations are B: [C^T / sqrt(s); I] v = [y / sqrt(s); 0], by QR."""
+    random = np.random.default_rng(1)
+    X, new = random.uniform(-2.0, 2.0, (20_000, 2)), random.uniform(-2.0, 2.0, (50, 2))
+    Y = np.sin(X @ random.normal(size=(2, num_outputs))) + 0.1 * random.normal(size=(20_000, num_outputs))
+    points = np.concatenate([X[:1000], X[:1000] + 1e-7 * random.normal(size=(1000, 2))])
+    sparse = mc.Sparse(mc.GP(mc.kernels.Matern52(0.5)), mc.inducing.Points(points))
+    sums = Sums.of(sparse, num_outputs).add(X, Y)
+    C, C_new = (np.asarray(sums.whitener @ sparse.Kuf(rows)) for rows in (X, new))
+    for noise in (1e-8, 1e-4, 1.0):
+        s = float(sums.raised(noise))
+        Q, R = np.linalg.qr(np.concatenate([C.T / np.sqrt(s), np.eye(2000)]))
+        mean = C_new.T @ np.linalg.solve(R, Q[:20_000].T @ Y / np.sqrt(s))
+        best = sums.best(noise)
+        assert np.isfinite(best.q_mu).all() and np.isfinite(best.q_sqrt[0]).all()
+        atol = EPS * (np.linalg.norm(C, 2) ** 2 / s + 1e10) * np.abs(Y).max()  # cond(R)^2 is at most M / 1e-10
+        np.testing.assert_allclose(best.predict(new).mean, mean, rtol=0.0, atol=atol)
+        loo = sums.leave_one_out(noise, X[:1000], Y[:1000])
+        assert np.isfinite(loo.mean).all() and (np.asarray(loo.cov) > 0.0).all()
 
 
 def test_a_matrix_that_cannot_be_factorised_is_named():

@@ -1,4 +1,4 @@
-"""Writes sparse_regression.json: the best q(u) and the collapsed bound in 100-digit arithmetic (python-flint, not a dependency).
+"""Writes sparse_regression.json: the best q(u) and the collapsed bound in 100-digit arithmetic, by python-flint.
 
     python tests/reference/sparse_regression.py > tests/reference/sparse_regression.json
 
@@ -19,7 +19,8 @@ def kernel(A, B):
     """exp(-|a - b|^2 / 2 l^2) for all pairs."""
 
     def entry(a, b):
-        return (-sum(((arb(x) - arb(y)) ** 2 for x, y in zip(a, b, strict=True)), arb(0)) / (2 * arb(LENGTHSCALE) ** 2)).exp()
+        squares = sum(((arb(x) - arb(y)) ** 2 for x, y in zip(a, b, strict=True)), arb(0))
+        return (-squares / (2 * arb(LENGTHSCALE) ** 2)).exp()
 
     return arb_mat([[entry(a, b) for b in B] for a in A])
 

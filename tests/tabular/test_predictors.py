@@ -226,7 +226,7 @@ def test_nearly_singular_points_are_left_out():
 
 
 def test_lengthscales_of_integers_are_not_too_short_for_their_matrices():
-    """Another lengthscale at which different integers are unrelated gives the same predictions, and its matrices have factors."""
+    """A longer one, at which different integers are unrelated, too, gives the same predictions."""
     random = np.random.default_rng(0)
     X = random.integers(0, 4, (150, 3)).astype(float)
     Y = (X[:, :1] == 2.0) + 0.1 * X[:, 1:2]

@@ -207,7 +207,7 @@ def greedy_points(X: Float[np.ndarray, "N D"], kernel: kernels.Kernel, num: int,
 
 
 def _bears(kernel: kernels.Kernel, points: Float[np.ndarray, "M D"]) -> bool:
-    """Whether the covariance matrix of some points can be factorised. That of a single one can, or nothing can."""
+    """Whether the covariance matrix of some points can be factorised. For a single one, it raises if not."""
     try:
         safe_cholesky(kernel(jnp.asarray(points)), "Kuu")
     except FactorisationError:
@@ -231,7 +231,8 @@ def check_prediction(*arrays: np.ndarray) -> None:
     """Refuses predictions that hold NaN."""
     if any(np.isnan(array).any() for array in arrays):
         raise FactorisationError(
-            "the predictions hold NaN: a factorisation has failed, or the model holds numbers that are not finite; train it again"
+            "the predictions hold NaN: a factorisation has failed, or the model holds numbers that are not finite; "
+            "train it again"
         )
 
 
