@@ -169,6 +169,31 @@ class TestFreeParameters:
             np.testing.assert_allclose(a, b, rtol=1e-13)
 
 
+class TestFiniteNumbers:
+    def test_a_finite_model_has_no_such_place(self):
+        assert parameters.not_finite(an_outer()) is None and parameters.not_finite((a_kernel(), None, "text")) is None
+
+    def test_the_place_of_a_parameter_and_of_a_constant(self):
+        bad = eqx.tree_at(lambda m: m.inner.scale, an_outer(), jnp.asarray(jnp.nan))
+        assert parameters.not_finite([0, bad]) == "[1].inner.scale"
+        assert parameters.not_finite(eqx.tree_at(lambda m: m.held.scale, an_outer(), jnp.asarray(jnp.inf))) == ".held.scale"
+
+    def test_numbers_that_no_class_declares_may_be_anything(self):
+        assert parameters.not_finite({"loss": np.array([1.0, np.nan])}) is None
+
+    def test_missing_outputs_may_be_nan_also_below_a_constant(self):
+        prior, Y = mercer.GP(kernels.RBF()), np.array([[0.5], [np.nan]])
+        exact = mercer.Conditioned(prior, np.zeros((2, 1)), Y)
+        assert parameters.not_finite(exact) is None
+        tempered = mercer.processes.Tempered(exact, jnp.ones(1))
+        assert parameters.not_finite(tempered) is None
+        bad = eqx.tree_at(lambda t: t.process.X, tempered, jnp.full((2, 1), jnp.nan))
+        assert parameters.not_finite(bad) == ".process.X"
+
+    def test_traced_values_are_not_looked_at(self):
+        assert jax.jit(lambda m: jnp.asarray(parameters.not_finite(m) is None))(cast(a_kernel(), float))
+
+
 class TestConstruction:
     def test_attributes_are_the_numbers(self):
         assert kernels.RBF(0.5).lengthscale == 0.5 and kernels.RBF([1, 2]).lengthscale.dtype == jnp.float64

@@ -151,10 +151,14 @@ positive_definite = _PositiveDefinite()
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """What a class says of one of its fields: the set its values lie in, and whether an optimiser may move them."""
+    """What a class says of one of its fields: the set its values lie in, and whether an optimiser may move them.
+
+    `finite` is False where NaN and infinities mean something, such as an output that was not observed.
+    """
 
     constraint: Constraint
     trainable: bool
+    finite: bool = True
 
 
 _CONSTANT = Declaration(real, trainable=False)
@@ -184,9 +188,10 @@ def param(constraint: Constraint, **kwargs: Any) -> Any:
     return eqx.field(converter=as_parameter, metadata=metadata, **kwargs)
 
 
-def constant(**kwargs: Any) -> Any:
-    """A field whose arrays no optimiser moves: data, quadrature nodes, tables."""
-    return eqx.field(converter=_as_constant, metadata={_DECLARATION: _CONSTANT}, **kwargs)
+def constant(*, finite: bool = True, **kwargs: Any) -> Any:
+    """A field whose arrays no optimiser moves: data, quadrature nodes, tables. `finite` as in `Declaration`."""
+    metadata = {_DECLARATION: dataclasses.replace(_CONSTANT, finite=finite)}
+    return eqx.field(converter=_as_constant, metadata=metadata, **kwargs)
 
 
 class Module(eqx.Module):
@@ -225,13 +230,13 @@ def declarations(tree: Any) -> Iterator[tuple[str, Any, Declaration | None]]:
 
 
 def _declaration(node: Any, path: tuple) -> Declaration | None:
-    found = None
+    """The innermost declaration on the way to a leaf; below a constant, that of a constant."""
+    found, below_constant = None, False
     for key in path:
         if isinstance(node, Module):
             field = type(node).__dataclass_fields__[key.name]
             found = field.metadata.get(_DECLARATION, found if found is _FOREIGN else None)
-            if found is not None and not found.trainable:
-                return found
+            below_constant |= found is not None and not found.trainable
             node = getattr(node, key.name)
         elif isinstance(node, eqx.Module):
             found, node = _FOREIGN, getattr(node, key.name)
@@ -242,8 +247,8 @@ def _declaration(node: Any, path: tuple) -> Declaration | None:
         elif isinstance(key, jax.tree_util.GetAttrKey):
             node = getattr(node, key.name)
         else:
-            return found
-    return found
+            break
+    return dataclasses.replace(_CONSTANT, finite=found is None or found.finite) if below_constant else found
 
 
 def trainable(tree: Tree) -> Tree:
@@ -274,6 +279,15 @@ def constrain(tree: Tree) -> Tree:
 def unconstrain(tree: Tree) -> Tree:
     """The tree with each parameter replaced by a free one that any step of an optimiser leaves valid."""
     return _map_trainable(lambda constraint, value: constraint.unconstrain(value), tree)
+
+
+def not_finite(tree: Any) -> str | None:
+    """The path of the first parameter or constant that holds NaN or inf, where its class allows neither; None if none does."""
+    for path, leaf, declaration in declarations(tree):
+        looked_at = declaration is not None and declaration.finite and _is_inexact(leaf) and is_concrete(leaf)
+        if looked_at and not np.isfinite(np.asarray(leaf)).all():
+            return path
+    return None
 
 
 def cast(tree: Tree, dtype: Any) -> Tree:

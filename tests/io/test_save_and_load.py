@@ -616,6 +616,14 @@ NOT_SAVED = {
         eqx.tree_at(lambda k: k.variance, mc.kernels.RBF(), jnp.nan * jnp.ones(())),
         "model cannot be saved: RBF: variance expects",
     ),
+    "NaN in a constant": (
+        (1, mc.linalg.Diagonal(jnp.asarray([1.0, np.nan]))),
+        r"model\[1\]\.entries cannot be saved: it holds NaN or infinite numbers",
+    ),
+    "NaN in a network": (
+        [jax.tree.map(lambda a: a * np.nan if eqx.is_array(a) else a, network())],
+        r"model\[0\]\.\S*weight cannot be saved: it holds NaN or infinite numbers",
+    ),
     "number": (eqx.tree_at(lambda k: k.variance, mc.kernels.RBF(), 2.0), "RBF: variance expects an array"),
     "half": ([mc.parameters.cast(mc.inducing.Points(X), jnp.float16)], r"model\[0\] .*float32 or float64"),
     "shapes": (mc.linalg.DiagonalPlusLowRank(jnp.ones(3), jnp.ones((4, 1))), r"DiagonalPlusLowRank: V expects .*'M r'"),

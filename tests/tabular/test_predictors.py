@@ -1,5 +1,6 @@
 """Regression, classification and counts from raw inputs: what must hold whatever the default model is."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import mercer as mc
 from mercer.tabular.classification import classification
 from mercer.tabular.counts import counts
 from mercer.tabular.regression import Stream, regression
-from mercer.tabular.training import Settings
+from mercer.linalg import FactorisationError
+from mercer.tabular.training import Settings, checked, greedy_points
 
 random = np.random.default_rng(0)
 X = np.stack([random.uniform(-2.0, 2.0, 120), random.exponential(3.0, 120)], axis=1)
@@ -211,3 +213,33 @@ class TestCounts:
         k = np.arange(0.0, 400.0)
         total = np.exp(counter.log_density(np.repeat(NEW[:1], len(k), axis=0), k[:, None])).sum()
         np.testing.assert_allclose(total, 1.0, atol=1e-6)
+
+
+def test_nearly_singular_points_are_left_out():
+    """One column of integers has a lengthscale at which distances between rows that agree in it are rounding errors."""
+    X = np.random.default_rng(0).integers(0, 4, (150, 6)).astype(float) - 1.7
+    kernel = mc.kernels.Matern52([1e-7, 10.0, 10.0, 10.0, 10.0, 10.0])
+    points = greedy_points(X, kernel, 100, Settings())
+    assert 4 <= len(points) < 100
+    mc.linalg.safe_cholesky(kernel(points))
+    assert len(greedy_points(X, mc.kernels.Matern52(np.full(6, 10.0)), 100, Settings())) == 100
+
+
+def test_lengthscales_of_integers_are_not_too_short_for_their_matrices():
+    """A longer one, at which different integers are unrelated, too, gives the same predictions."""
+    random = np.random.default_rng(0)
+    X = random.integers(0, 4, (150, 3)).astype(float)
+    Y = (X[:, :1] == 2.0) + 0.1 * X[:, 1:2]
+    kernel = mc.kernels.Matern52([2e-6, 3.0, 3.0])
+    model = regression(X[:140], Y[:140], settings=Settings(steps=1, kernel=kernel))
+    assert float(np.min(model.model.posterior.prior.kernel.lengthscale)) >= 1e-3
+    assert np.sqrt(np.mean((model.predict(X[140:])[0] - Y[140:]) ** 2)) < 0.1
+
+
+def test_nan_is_not_handed_on(sparse):
+    broken = eqx.tree_at(lambda own: own.model.posterior.q_mu, sparse, replace_fn=lambda q_mu: np.nan * q_mu)
+    for predict in (broken.predict, broken.interval, broken.cached().predict, broken.cached().interval):
+        with pytest.raises(FactorisationError, match="not finite|NaN"):
+            predict(NEW)
+    with pytest.raises(FactorisationError, match=r"NaN or infinite numbers in model\.posterior\.q_mu"):
+        checked(broken)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +37,7 @@ from safetensors.numpy import save as serialise
 
 import mercer
 from mercer.io import registry
+from mercer.parameters import not_finite
 
 FORMAT = 1
 _MAX_HEADER = 2**23  # bytes
@@ -68,7 +70,7 @@ def save(path: str | os.PathLike[str], model: Any) -> None:
     """Writes a model, or any value made of arrays, Python data and registered classes, to one file.
 
     An existing file is replaced as a whole, or left as it was where saving fails. A value that `load` could not give back is
-    refused with a ValueError that says where in the model it is.
+    refused with a ValueError that says where in the model it is, and so is a parameter or a constant that is not finite.
     """
     file = Path(path)
     if not file.parent.is_dir() or file.is_dir():
@@ -234,6 +236,7 @@ class _Encoder:
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
+        self._in_module = False
 
     def encode(self, value: Any, path: str, depth: int) -> Any:
         if depth > _MAX_DEPTH:
@@ -307,9 +310,14 @@ class _Encoder:
             if (name := registry.class_name(type(value))) is None:
                 raise ValueError(registry.refusal(value))
             fields = registry.fields(value)
+        outermost = isinstance(value, eqx.Module) and not self._in_module
+        self._in_module |= outermost
         encoded = {key: self.encode(item, f"{path}.{key}", below) for key, item in fields.items()}
+        self._in_module &= not outermost
         with _at(path):
             registry.check(value)
+        if outermost and (place := not_finite(value)) is not None:
+            raise ValueError(f"{path}{place} cannot be saved: it holds NaN or infinite numbers")
         return {"class": name, "fields": encoded}
 
 

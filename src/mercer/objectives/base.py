@@ -28,7 +28,7 @@ class Batch(Module):
     """
 
     X: Any = constant()
-    Y: Float[Array, "B P"] = constant()
+    Y: Float[Array, "B P"] = constant(finite=False)  # NaN where nothing was observed
     weights: Float[Array, " B"] | None = constant()
     index: Int[Array, " B"] = constant()
     num_data: int = eqx.field(static=True)

@@ -10,7 +10,7 @@ of N P observations and L M variables. Where q(v) is independent between its L g
 covariances are the inverses of the blocks B_ll, and log det B becomes the sum of log det B_ll.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -22,13 +22,15 @@ from mercer.covariances.functionals import all_concrete, cross_covariance, prior
 from mercer.inducing import Shared
 from mercer.kernels import Independent, OutputIndexed
 from mercer.likelihoods import Gaussian
-from mercer.linalg import inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
+from mercer.linalg import FactorisationError, inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
+from mercer.linalg.cholesky import raise_if_failed, raise_if_not_finite
 from mercer.linalg.products import for_each_entry
 from mercer.means import Zero
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
 from mercer.objectives.fixed_features import SummedBatch, summed, summed_terms
+from mercer.parameters import is_concrete
 from mercer.processes import Sparse
 from mercer.processes.latents import for_each
 
@@ -144,25 +146,39 @@ class CollapsedELBO(Objective):
 
     def bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
         """The lower bound on log p(Y), in nats over all the data."""
-        return self._run(_bound, model, X, Y)
+        return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y))))
 
     def upper_bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
-        batch = self.checked(model, (X, Y))
-        with quiet_blas():
-            return jax.block_until_ready(_upper_bound(align(model, batch.dtype), batch))
+        return self._of(_upper_bound, model, self.checked(model, (X, Y)))
 
     def posterior(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Sparse:
         """The sparse posterior with the best q(u)."""
-        return self._run(_optimum, model, X, Y)
+        return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y))))
 
     def complete(self, model, batch):
-        return Model(_optimum(model, batch), model.likelihood)
+        return Model(self._of(_optimum, model, batch), model.likelihood)
 
-    def _run(self, function, model, X, Y):
-        batch = self.prepare(model, self.checked(model, (X, Y)))
+    def _of(self, function, model, batch):
+        """A function of model and batch. What fails on numbers that can be looked at raises, and names the matrix."""
+        model = align(model, batch.dtype)
         with quiet_blas():
-            return jax.block_until_ready(function(align(model, batch.dtype), batch))
+            result = jax.block_until_ready(function(model, batch))
+            found = [leaf for leaf in jax.tree.leaves(result) if eqx.is_inexact_array(leaf)]
+            if not all(bool(jnp.isfinite(leaf).all()) for leaf in found if is_concrete(leaf)):
+                _raise(model, batch)
+        return result
+
+
+def _raise(model: Model, batch: Batch) -> NoReturn:
+    """Says why the bound or the best q(u) is not finite."""
+    for pair in model.posterior._pairs():
+        matrix = Kuu(*pair).dense()
+        raise_if_failed(matrix, inverse_factor(matrix), "Kuu")
+    B, b = _system(model, batch)
+    raise_if_failed(B, inverse_factor(B, always=False), "B = I + C diag(1 / noise) C^T, C = R^-1 Kuf")
+    raise_if_not_finite(b, "C ((y - m) / noise), C = R^-1 Kuf")
+    raise FactorisationError("the collapsed bound is not finite although Kuu and B are: look at the noise, Y and the mean")
 
 
 def _sums_suffice(model: Model, batch: Batch) -> bool:
@@ -210,13 +226,19 @@ def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
 
 
 @eqx.filter_jit
-def _optimum(model: Model, batch: Batch) -> Sparse:
+def _system(model: Model, batch: Batch) -> tuple[Float[Array, "G m m"], Float[Array, "S m"]]:
+    """B and b of the best q(v)."""
     if isinstance(batch, SummedBatch):
-        B, b, *_ = summed_terms(model, batch)
-    else:
-        t = _terms(model, batch)
-        precision = t.precisions(t.noise)
-        B, b = t.B(precision), t.b(precision)
+        sums = summed_terms(model, batch)
+        return sums.B, sums.b
+    t = _terms(model, batch)
+    precision = t.precisions(t.noise)
+    return t.B(precision), t.b(precision)
+
+
+@eqx.filter_jit
+def _optimum(model: Model, batch: Batch) -> Sparse:
+    B, b = _system(model, batch)
     posterior = model.posterior
     M, L = posterior.q_mu.shape
     root = inverse_root(B)

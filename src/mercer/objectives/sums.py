@@ -8,9 +8,12 @@ Here s is the noise and the mean of what the inducing variables leave undetermin
 both are noise. (The collapsed bound leaves out the second, and overfits where a kernel is rough and the noise small; Snelson
 and Ghahramani, 2006, take each datum's own.)
 
-With G = U diag(e) U^T and a_n = U^T C_n, the prediction of y_n from all other rows has a closed form, too: with
-v_n = sum a_n^2 / (1 + e / s) and the leverage h_n = w_n v_n / s, leaving out row n raises v_n to v_n / (1 - h_n) and moves the
-mean m_n to (m_n - h_n r_n) / (1 - h_n).
+The prediction of y_n from all other rows has a closed form, too: with v_n = C_n^T B^-1 C_n and the leverage
+h_n = w_n v_n / s, leaving out row n raises v_n to v_n / (1 - h_n) and moves the mean m_n to (m_n - h_n r_n) / (1 - h_n).
+
+Rounding leaves G wrong by about eps sqrt(G_ii G_jj), eps that of the dtype, which shows in B where it is as large as s. So B
+is factorised with a diagonal of ones, D^-1 B D^-1: jitter, where it is needed at all, is then relative to each variable's own
+size. What still fails raises a `FactorisationError` that names the matrix.
 """
 
 import equinox as eqx
@@ -21,6 +24,7 @@ from jaxtyping import Array, Float
 
 from mercer import validation
 from mercer.linalg import inverse_root, matmul, quiet_blas
+from mercer.linalg.cholesky import raise_if_failed, raise_if_not_finite
 from mercer.linalg.products import weighted_gram
 from mercer.parameters import Module, cast, constant
 from mercer.processes import Gaussian, Sparse
@@ -45,6 +49,8 @@ class Sums(Module):
         dtype = posterior.q_mu.dtype
         with quiet_blas():
             whitener = jax.block_until_ready(_whitener(cast(posterior, dtype)))
+            if not bool(jnp.isfinite(whitener).all()):
+                raise_if_failed(cast(posterior, dtype).Kuu().dense(), whitener, "Kuu")
         nothing = jnp.zeros((), dtype)
         return cls(posterior, whitener, jnp.zeros((M, M), dtype), jnp.zeros((M, num_outputs), dtype), nothing, nothing)
 
@@ -55,7 +61,11 @@ class Sums(Module):
         with quiet_blas():
             for start in range(0, len(X), _BLOCK):
                 sums = _add(self.posterior, self.whitener, sums, *_padded(start, X, Y, weights))
-            return Sums(self.posterior, self.whitener, *jax.block_until_ready(sums))
+            G, g, slack, count = jax.block_until_ready(sums)
+        # XLA's maximum may hide NaN: C is looked at through its products.
+        raise_if_not_finite(G, "C diag(w) C^T, C = R^-1 Kuf")
+        raise_if_not_finite(g, "C diag(w) (y - m), C = R^-1 Kuf")
+        return Sums(self.posterior, self.whitener, G, g, slack, count)
 
     def raised(self, noise: float | Array) -> Array:
         """The noise, and what the inducing variables leave undetermined, on average over the data."""
@@ -63,8 +73,17 @@ class Sums(Module):
 
     def best(self, noise: float | Array) -> Sparse:
         """The posterior with the best q(u) at a noise variance."""
+        root = self._root(noise)
         with quiet_blas():
-            return jax.block_until_ready(_best(self, self.raised(jnp.asarray(noise, self.G.dtype))))
+            return jax.block_until_ready(_best(self, root, self.raised(jnp.asarray(noise, self.G.dtype))))
+
+    def _root(self, noise: float | Array) -> Float[Array, "M M"]:
+        """The lower triangular L with L L^T = B^-1."""
+        B = _B(self.G, self.raised(jnp.asarray(noise, self.G.dtype)))
+        with quiet_blas():
+            root = jax.block_until_ready(_scaled_root(B))
+        raise_if_failed(B, root, "B = I + C diag(w) C^T / noise")
+        return root
 
     def leave_one_out(
         self,
@@ -75,18 +94,17 @@ class Sums(Module):
     ) -> Gaussian:
         """The prediction of the y of rows that are in the sums from all the other rows, [N, P] mean and variance."""
         X, Y, weights = _checked(X, Y, weights, self.g.shape[1])
+        root = self._root(noise)
         with quiet_blas():
-            e, U = jnp.linalg.eigh(self.G)
-            rotation = matmul(U.T, self.whitener)
+            rotation = matmul(root.T, self.whitener)
             parts = [
-                _rotated(self.posterior, rotation, *_padded(start, X, Y, weights)[:2])
+                _projected(self.posterior, self.whitener, rotation, *_padded(start, X, Y, weights)[:2])
                 for start in range(0, len(X), _BLOCK)
             ]
             a, slack, residual = (np.concatenate(arrays, axis=-1)[..., : len(X)] for arrays in zip(*parts, strict=True))
         raised = float(self.raised(noise))
-        shrink = 1.0 / (raised + np.asarray(e))  # (1 / s) / (1 + e / s)
-        v = raised * (shrink @ a**2)[:, None]
-        m = a.T @ (shrink[:, None] * np.asarray(matmul(U.T, self.g)))
+        v = np.sum(a**2, axis=0)[:, None]
+        m = a.T @ np.asarray(matmul(root.T, self.g / raised))
         h = np.minimum(weights[:, None] * v / raised, 1.0 - 1e-9)
         left_out = (m - h * residual.T) / (1.0 - h)
         variance = slack[:, None] + v / (1.0 - h) + noise
@@ -98,6 +116,7 @@ def _checked(X, Y, weights, num_outputs):
     Y = validation.outputs(Y, len(X))
     if Y.shape[1] != num_outputs:
         raise ValueError(f"Y must have {num_outputs} columns, got {Y.shape[1]}")
+    validation.finite(Y, "Y")
     weights = np.ones(len(X)) if weights is None else np.asarray(weights)
     return np.asarray(X), np.asarray(Y), weights
 
@@ -128,16 +147,27 @@ def _slack(posterior: Sparse, X: Array, C: Array) -> Array:
 
 
 @eqx.filter_jit
-def _rotated(posterior, rotation, X, Y):
-    a = matmul(rotation, posterior.Kuf(X))
-    return a, _slack(posterior, X, a), (Y - posterior.prior.mean_of(X, Y.shape[1])).T
+def _projected(posterior, whitener, rotation, X, Y):
+    """L^T C, what the inducing variables leave undetermined, and the residuals."""
+    cross = posterior.Kuf(X)
+    slack = _slack(posterior, X, matmul(whitener, cross))
+    return matmul(rotation, cross), slack, (Y - posterior.prior.mean_of(X, Y.shape[1])).T
 
 
 @eqx.filter_jit
-def _best(sums: Sums, noise: Array) -> Sparse:
-    """`noise` is raised."""
-    identity = jnp.eye(len(sums.G), dtype=sums.G.dtype)
-    root = inverse_root(identity + sums.G / noise)
+def _B(G: Array, noise: Array) -> Array:
+    """`noise` is raised, here and below."""
+    return jnp.eye(len(G), dtype=G.dtype) + G / noise
+
+
+@eqx.filter_jit
+def _scaled_root(B: Array) -> Array:
+    scale = jnp.sqrt(jnp.diagonal(B))
+    return inverse_root(B / (scale[:, None] * scale)) / scale[:, None]
+
+
+@eqx.filter_jit
+def _best(sums: Sums, root: Array, noise: Array) -> Sparse:
     q_mu = matmul(root, matmul(root.T, sums.g / noise))
     q_root = jnp.broadcast_to(root, (q_mu.shape[1], *root.shape))
     return sums.posterior.with_whitened(q_mu, q_root)

@@ -61,7 +61,7 @@ class Conditioned(Process):
 
     prior: GP
     X: Float[Array, "N D"] | InducingVariables = constant()
-    Y: Float[Array, "N P"] = constant()
+    Y: Float[Array, "N P"] = constant(finite=False)  # NaN where nothing was observed
     noise: Array = param(positive)
     complete: bool = eqx.field(static=True)
 

@@ -57,7 +57,7 @@ class Evaluation(Module):
     num_rows: int = eqx.field(static=True)
     methods: tuple[str, ...] = eqx.field(static=True)  # the model first
     scores: tuple[str, ...] = eqx.field(static=True)
-    values: Float[Array, "R S"] = constant()
+    values: Float[Array, "R S"] = constant(finite=False)  # NaN where a score says nothing
     truth: Float[Array, " K"] = constant()
     predicted: Float[Array, "K F"] = constant()
     calibration: Float[Array, "2 Q"] = constant()

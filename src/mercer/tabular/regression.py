@@ -17,6 +17,8 @@ from mercer.tabular.residuals import Residuals
 from mercer.tabular.training import (
     DEFAULT,
     Settings,
+    check_prediction,
+    checked,
     double_precision,
     forget,
     greedy_points,
@@ -68,6 +70,7 @@ class Regression(Module):
         with double_precision():
             latent = self.model.posterior.predict(self.inputs(X), "inputs")
             noise = np.broadcast_to(np.asarray(self.model.likelihood.variance), len(self.scale))  # type: ignore[attr-defined]
+        check_prediction(np.asarray(latent.cov))
         joint = np.asarray(latent.cov) + noise[:, None, None] * np.eye(len(X))
         return joint * (np.asarray(self.scale) * np.asarray(self.residuals.deviation))[:, None, None] ** 2
 
@@ -93,7 +96,7 @@ class Regression(Module):
             standard = (Y - np.asarray(self.centre)) / np.asarray(self.scale)
             noise = np.asarray(self.model.likelihood.variance)  # type: ignore[attr-defined]
             model, z = _condition(prior, noise, self.inputs(X), standard, weights, settings)
-            return Regression(self.inputs, self.centre, self.scale, model, Residuals.of(z), self.history)
+            return checked(Regression(self.inputs, self.centre, self.scale, model, Residuals.of(z), self.history))
 
     def cached(self) -> "Regression":
         """The same regression with what prediction needs worked out once, for repeated prediction."""
@@ -126,7 +129,7 @@ def regression(
         prior, noise, history = learn_prior(A, standard, weights, settings, max_rows)
         model, z = _condition(prior, np.asarray(noise), A, standard, weights, settings)
         forget(settings, "prior")
-        return Regression(inputs, centre, scale, model, Residuals.of(z), history)
+        return checked(Regression(inputs, centre, scale, model, Residuals.of(z), history))
 
 
 def _standards(Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +193,7 @@ class Stream(Module):
         with double_precision():
             model, z = _calibrated(self.sums, noise, X, Y, weights, Settings(seed=self.seed))
             first = self.start
-            return Regression(first.inputs, first.centre, first.scale, model, Residuals.of(z), first.history)
+            return checked(Regression(first.inputs, first.centre, first.scale, model, Residuals.of(z), first.history))
 
 
 def _condition(prior: GP, noise, X, Y, weights, settings) -> tuple[Model, np.ndarray]:

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,12 @@ from jaxtyping import Array, Float
 import mercer.kernels as kernels
 from mercer.inducing import greedy_indices
 from mercer.likelihoods import Gaussian
+from mercer.linalg import FactorisationError, safe_cholesky
 from mercer.means import Constant
 from mercer.model import Model
 from mercer.objectives import MarginalLikelihood
 from mercer.objectives.base import Objective
-from mercer.parameters import cast, declarations, positive
+from mercer.parameters import cast, declarations, not_finite, positive
 from mercer.priors import LogNormal
 from mercer.processes import GP
 from mercer.training import EarlyStopping, Fit, TrainingError, fit
@@ -35,9 +36,11 @@ _CANDIDATES = 10_000  # rows that inducing points are chosen from
 _MANY = 100_000  # rows beyond which equal ones are not looked for
 
 _LEAST_NOISE = 1e-6  # of the variance of the target: below, factorisations lose their accuracy
+_LEAST_LENGTHSCALE = 1e-3  # of the spread of a column: below, small distances are rounding errors (16 columns, float64)
 _LBFGS = optax.lbfgs()  # one for all calls, so that they share what is compiled
 
 Watch = Callable[[str, int, int, float], None]
+Trained = TypeVar("Trained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +120,7 @@ def learn(model: Any, objective: Objective, data: tuple, settings: Settings, sta
         Path(str(path)).unlink()
         return fit(model, objective, data, **options)
     except TrainingError as error:
-        if error.fit.model is None:
+        if error.fit.model is None or not_finite(error.fit.model) is not None:
             raise
         return error.fit
 
@@ -151,7 +154,20 @@ def learn_prior(
         every=5,
         callbacks=[EarlyStopping(patience=10, tolerance=2e-3, window=5)],
     )
-    return learned.model.posterior, jnp.maximum(learned.model.likelihood.variance, _LEAST_NOISE), learned.history
+    noise = jnp.maximum(learned.model.likelihood.variance, _LEAST_NOISE)
+    return _bounded(learned.model.posterior), noise, learned.history
+
+
+def _bounded(prior: GP) -> GP:
+    """The prior without lengthscales that are too short for its matrices to be positive definite after rounding.
+
+    A column of integers invites them: any that is much shorter than 1 says the same, that different values are unrelated.
+    """
+    leaves = [
+        jnp.maximum(leaf, _LEAST_LENGTHSCALE) if path.endswith(".lengthscale") else leaf
+        for path, leaf, _ in declarations(prior)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(prior), leaves)
 
 
 @contextlib.contextmanager
@@ -178,9 +194,46 @@ def merged(X, Y, weights):
 
 
 def greedy_points(X: Float[np.ndarray, "N D"], kernel: kernels.Kernel, num: int, settings: Settings) -> Array:
-    """Inducing points, chosen greedily among some random rows."""
+    """Inducing points, chosen greedily among some random rows.
+
+    Where rounding leaves their covariance matrix without a factor, it is half of them, or a quarter, ...: the first that were
+    chosen, which determine each other least.
+    """
     candidates = X[settings.generator(2).permutation(len(X))[:_CANDIDATES]]
-    return candidates[greedy_indices(candidates, kernel, min(num, len(candidates)))]
+    points = candidates[greedy_indices(candidates, kernel, min(num, len(candidates)))]
+    while not _bears(kernel, points):
+        points = points[: len(points) // 2]
+    return points
+
+
+def _bears(kernel: kernels.Kernel, points: Float[np.ndarray, "M D"]) -> bool:
+    """Whether the covariance matrix of some points can be factorised. For a single one, it raises if not."""
+    try:
+        safe_cholesky(kernel(jnp.asarray(points)), "Kuu")
+    except FactorisationError:
+        if len(points) == 1:
+            raise
+        return False
+    return True
+
+
+def checked(model: Trained) -> Trained:
+    """The model, which must not hold NaN or inf."""
+    if (place := not_finite(model)) is not None:
+        raise FactorisationError(
+            f"training gave NaN or infinite numbers in {place.removeprefix('.')}: the covariance matrix of the data is too "
+            "nearly singular; use fewer inducing points, leave out columns that repeat others, or give a rougher kernel"
+        )
+    return model
+
+
+def check_prediction(*arrays: np.ndarray) -> None:
+    """Refuses predictions that hold NaN."""
+    if any(np.isnan(array).any() for array in arrays):
+        raise FactorisationError(
+            "the predictions hold NaN: a factorisation has failed, or the model holds numbers that are not finite; "
+            "train it again"
+        )
 
 
 def in_blocks(
@@ -194,4 +247,5 @@ def in_blocks(
         mean, variance = predict(np.pad(block, [(0, size - len(block)), (0, 0)]))
         means.append(np.asarray(mean)[: len(block)])
         variances.append(np.asarray(variance)[: len(block)])
+    check_prediction(*means, *variances)
     return np.concatenate(means), np.concatenate(variances)

@@ -27,6 +27,7 @@ from mercer.tabular.inputs import Inputs
 from mercer.tabular.training import (
     DEFAULT,
     Settings,
+    checked,
     double_precision,
     forget,
     greedy_points,
@@ -65,7 +66,7 @@ class Variational(Module):
         with double_precision():
             learned = _train(self.model, self.inputs(X), Y, weights, settings, "rest", _STEPS // 4, with_prior=False)
             forget(settings, "rest")
-            return self._with(learned.model)
+            return checked(self._with(learned.model))
 
     def update(
         self,
@@ -83,7 +84,7 @@ class Variational(Module):
             relative = None if weights is None else jnp.asarray(weights * len(X) / size)
             batch = Batch(jnp.asarray(self.inputs(X)), jnp.asarray(Y), round(size / share), True, relative)
             optimiser = NaturalGradient(0.5 * share)
-            return self._with(fit(self.model, ELBO(), batch, optimiser=optimiser, steps=_STREAM_STEPS).model)
+            return checked(self._with(fit(self.model, ELBO(), batch, optimiser=optimiser, steps=_STREAM_STEPS).model))
 
     def cached(self) -> Self:
         """The same model with what prediction needs worked out once, for repeated prediction."""
@@ -121,7 +122,7 @@ def variational(
     start = Model(Sparse(latent, Points(points), as_numbers.shape[1]), likelihood)
     learned = _train(start, A, Y, weights, settings, "posterior", _STEPS, with_prior=True)
     forget(settings, "prior", "posterior")
-    return inputs, learned.model, np.concatenate([history, learned.history])
+    return inputs, checked(learned.model), np.concatenate([history, learned.history])
 
 
 @functools.cache

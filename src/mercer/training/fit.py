@@ -22,7 +22,7 @@ from mercer.linalg import quiet_blas
 from mercer.model import align
 from mercer.modules import refuse_state
 from mercer.objectives.base import Batch, Context, Objective
-from mercer.parameters import constrain, trainable, unconstrain
+from mercer.parameters import constrain, not_finite, trainable, unconstrain
 from mercer.training import checkpoint as checkpoints
 from mercer.training.feed import feed_of
 from mercer.training.identity import description
@@ -287,7 +287,10 @@ class Run:
                     checkpoints.save(checkpoint, identity, state, history)
                 ended = self._ends(callbacks, state, history)
         fitted = self._result(state, history)
-        return Fit(self.objective.complete(fitted.model, self.feed.example), fitted.history, fitted.objective)
+        model = self.objective.complete(fitted.model, self.feed.example)
+        if (place := not_finite(model)) is not None:
+            raise TrainingError(f"model{place} holds NaN or infinite numbers after training", fitted)
+        return Fit(model, fitted.history, fitted.objective)
 
     def _ends(self, callbacks: Sequence[Callback], state: _State, history: np.ndarray) -> bool:
         """Whether a callback ends training. All of them are called."""
