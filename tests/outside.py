@@ -1,4 +1,4 @@
-"""Parts that a user could write: a process that is a mixture, one that needs random numbers, objectives with more than a value."""
+"""Parts that a user could write: processes that are mixtures or need random numbers, objectives that are more than a value."""
 
 import jax
 import jax.numpy as jnp

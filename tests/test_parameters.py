@@ -176,7 +176,10 @@ class TestFiniteNumbers:
     def test_the_place_of_a_parameter_and_of_a_constant(self):
         bad = eqx.tree_at(lambda m: m.inner.scale, an_outer(), jnp.asarray(jnp.nan))
         assert parameters.not_finite([0, bad]) == "[1].inner.scale"
-        assert parameters.not_finite(eqx.tree_at(lambda m: m.held.scale, an_outer(), jnp.asarray(jnp.inf))) == ".held.scale"
+        assert (
+            parameters.not_finite(eqx.tree_at(lambda m: m.held.scale, an_outer(), jnp.asarray(jnp.inf)))
+            == ".held.scale"
+        )
 
     def test_numbers_that_no_class_declares_may_be_anything(self):
         assert parameters.not_finite({"loss": np.array([1.0, np.nan])}) is None

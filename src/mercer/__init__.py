@@ -1,7 +1,7 @@
 """mercer: scalable Gaussian processes in JAX.
 
-Three nouns and one verb: a *process* gives a Gaussian (or a mixture of them) at any inputs, a *likelihood* says how data come from function values,
-an *objective* is a number to make small, and *fit* makes it small for any model.
+Three nouns and one verb: a *process* gives a Gaussian (or a mixture of them) at any inputs, a *likelihood* says how data come
+from function values, an *objective* is a number to make small, and *fit* makes it small for any model.
 """
 
 import importlib

@@ -12,7 +12,7 @@ from mercer.likelihoods import Likelihood
 from mercer.likelihoods.of_predictions import log_predictive, observations
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast
-from mercer.processes import Gaussian, Prediction, Process
+from mercer.processes import Gaussian, Mixture, Process
 
 
 class Model(Module):
@@ -35,9 +35,7 @@ class Model(Module):
         latent = self.posterior.predict(X, self.likelihood.layout, key=key)
         return _at(_predict, self.likelihood, latent, X)
 
-    def log_density(
-        self, X: Any, Y: Float[Array, "N P"], *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, " N"]:
+    def log_density(self, X: Any, Y: Float[Array, "N P"], *, key: PRNGKeyArray | None = None) -> Float[Array, " N"]:
         """The log density that the model gives to each row of Y, summed over the outputs that are not NaN."""
         latent = self.posterior.predict(X, self.likelihood.layout, key=key)
         Y = validation.outputs(Y, len(latent.mean), discrete=self.likelihood.discrete)
@@ -49,9 +47,9 @@ class Model(Module):
         return Model(self.posterior.cached(), self.likelihood)
 
 
-def _at(function, likelihood: Likelihood, latent: Prediction, X: Any, *args: Array):
+def _at(function, likelihood: Likelihood, latent: Gaussian | Mixture, X: Any, *args: Array):
     """A compiled function of the latent values, in their dtype; the likelihood sees X where it is an array of inputs."""
-    dtype = latent.mean.dtype  # type: ignore[attr-defined]
+    dtype = latent.mean.dtype
     X = validation.inputs(X).astype(dtype) if is_array(X) else None
     with quiet_blas():
         return jax.block_until_ready(function(cast(likelihood, dtype), latent, X, *args))

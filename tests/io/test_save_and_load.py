@@ -181,7 +181,9 @@ VALUES = [
     mc.objectives.Batch(jnp.asarray(X), jnp.asarray(Y)),
     mc.Mixture(jnp.zeros((2, 3, 1)), jnp.ones((2, 3, 1))),
     mc.training.Rows(X, Y, None, np.arange(len(Y))),
-    mc.objectives.Context(jnp.asarray(3), mc.objectives.Batch(jnp.asarray(X), jnp.asarray(Y)), {"average": jnp.ones(2)}),
+    mc.objectives.Context(
+        jnp.asarray(3), mc.objectives.Batch(jnp.asarray(X), jnp.asarray(Y)), {"average": jnp.ones(2)}
+    ),
     mc.objectives.ELBO(),
     mc.objectives.PredictiveLogLikelihood(0.3),
     mc.objectives.CollapsedELBO(),

@@ -15,15 +15,18 @@ import optax
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("kernels", "likelihoods")]
-from kernel_instances import KERNELS
-from likelihood_cases import CASES as LIKELIHOODS
+from kernel_instances import KERNELS  # noqa: E402
+from likelihood_cases import CASES as LIKELIHOODS  # noqa: E402
 
-import mercer as mc
-from mercer.training import CheckpointError, NaturalGradient, TrainingError
+import mercer as mc  # noqa: E402
+from mercer.training import CheckpointError, NaturalGradient, TrainingError  # noqa: E402
 
 NUM, N, D, STEPS = 200, 12, 3, 5
 DIVERGENCES = [
-    *(getattr(mc.divergences, name)() for name in ("KL", "ReverseKL", "Jeffreys", "Renyi", "Bhattacharyya", "Hellinger")),
+    *(
+        getattr(mc.divergences, name)()
+        for name in ("KL", "ReverseKL", "Jeffreys", "Renyi", "Bhattacharyya", "Hellinger")
+    ),
     *(getattr(mc.divergences, name)() for name in ("Wasserstein", "SquaredDifference", "GaussianWasserstein")),
     *(mc.divergences.Projected(getattr(mc.divergences, name)()) for name in ("KL", "Renyi", "Wasserstein")),
     mc.divergences.GaussianWasserstein(trace=False),
@@ -57,7 +60,9 @@ def random_run(seed):
     if random.random() < 0.3 and Y.shape[1] > 1:
         Y[0, 0] = np.nan
     L, kernel = likelihood.num_latents(Y.shape[1]), KERNELS[chosen(random, sorted(KERNELS))]
-    mean = chosen(random, [mc.means.Zero(), mc.means.Constant(np.zeros(L)), mc.means.Linear(np.zeros((D, L)), np.zeros(L))])
+    mean = chosen(
+        random, [mc.means.Zero(), mc.means.Constant(np.zeros(L)), mc.means.Linear(np.zeros((D, L)), np.zeros(L))]
+    )
     is_prior = random.random() < 0.2 and not isinstance(mean, mc.means.Zero)
     prior = mc.GP(kernel, mean)
     covariance, whiten = chosen(random, ["full", "full", "diagonal"]), bool(random.random() < 0.7)
@@ -111,7 +116,9 @@ def check(seed, folder):
         mc.fit(*others, **other_options, checkpoint=path)
 
 
-@pytest.mark.parametrize("seed", [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(NUM)])
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(NUM)]
+)
 def test_a_random_model_trains_and_resumes(seed, tmp_path):
     check(seed, tmp_path)
 

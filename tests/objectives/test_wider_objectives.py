@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from outside import Annealed, Averaged
 
 import mercer as mc
 from mercer.objectives import Batch, Objective, TrainingObjective
 from mercer.objectives.fixed_features import SummedBatch
 from mercer.training import NaturalGradient
+from outside import Annealed, Averaged
 
 X = np.linspace(-1.0, 1.0, 20)[:, None]
 Y = 0.5 + 2.0 * X + 0.1 * np.sin(40.0 * X)
@@ -166,7 +166,7 @@ def test_processes_refuse_inputs_that_they_do_not_take():
 def test_layers_with_a_state_are_refused_by_name():
     layers = [eqx.nn.Linear(1, 4, key=jax.random.key(0)), eqx.nn.BatchNorm(4, "batch", mode="ema"),
               eqx.nn.Linear(4, 1, key=jax.random.key(1))]  # fmt: skip
-    with pytest.raises(ValueError, match="Network: BatchNorm has a state of its own.*LayerNorm"):
+    with pytest.raises(ValueError, match=r"Network: BatchNorm has a state of its own.*LayerNorm"):
         mc.means.Network(eqx.nn.Sequential(layers))
 
     class Held(mc.parameters.Module):

@@ -92,7 +92,9 @@ def test_the_divergence_of_a_mixture_is_the_mean_over_components(name):
     p = mc.Gaussian(jnp.zeros((N, 1)), jnp.broadcast_to(jnp.eye(N), (1, N, N)), "inputs")
     means = np.mean([divergence.joint(component, p) for component in q.components()])
     np.testing.assert_allclose(divergence.joint(q, p), means, rtol=1e-10)
-    pairs = [divergence.joint(*pair) for pair in zip(q.components(), in_layout(full(1), "inputs").components(), strict=True)]
+    pairs = [
+        divergence.joint(*pair) for pair in zip(q.components(), in_layout(full(1), "inputs").components(), strict=True)
+    ]
     np.testing.assert_allclose(divergence.joint(q, in_layout(full(1), "inputs")), np.mean(pairs), rtol=1e-10)
 
 

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from outside import Either, Shaken
 
 import mercer as mc
 from mercer.training import NaturalGradient
+from outside import Either, Shaken
 
 
 def data(num_data=12, num_outputs=1):

@@ -18,7 +18,7 @@ from mercer.inducing import InducingVariables
 from mercer.layouts import Layout, independent_outputs
 from mercer.linalg import quiet_blas, safe_cholesky
 from mercer.parameters import Module, as_parameter, is_concrete
-from mercer.processes import Gaussian, Mixture, Prediction, Process
+from mercer.processes import Gaussian, Mixture, Process
 from mercer.processes.gaussian import average_of_pairs
 from mercer.processes.latents import after
 
@@ -53,7 +53,7 @@ class Divergence(Module):
             self._explain(q, p)
         return result
 
-    def _of_components(self, q: Prediction, p: Prediction) -> Float[Array, ""]:
+    def _of_components(self, q: Gaussian | Mixture, p: Gaussian | Mixture) -> Float[Array, ""]:
         return average_of_pairs(lambda q, p: self._joint(q, _with_outputs_of(q, p)), q, p)
 
     def layout(self, q: Process, p: Process) -> Layout | None:
@@ -76,7 +76,7 @@ class Divergence(Module):
     def check_inputs(self, X: Any) -> None:
         """Refuses what the divergence cannot be seen at."""
 
-    def _explain(self, q: Prediction, p: Prediction) -> None:
+    def _explain(self, q: Gaussian | Mixture, p: Gaussian | Mixture) -> None:
         """Called where `joint` is not finite: says why."""
         for prediction, name in ((q, "q"), (p, "p")):
             for gaussian in prediction.components() if prediction.layout != "diag" else ():
@@ -84,7 +84,7 @@ class Divergence(Module):
 
 
 @eqx.filter_jit
-def _compiled_joint(divergence: Divergence, q: Prediction, p: Prediction) -> Float[Array, ""]:
+def _compiled_joint(divergence: Divergence, q: Gaussian | Mixture, p: Gaussian | Mixture) -> Float[Array, ""]:
     return divergence._of_components(q, p)
 
 
@@ -153,7 +153,7 @@ def _smallest(numbers: np.ndarray) -> str:
 
 def _check_comparable(q: Any, p: Any) -> None:
     """Refuses what are not two predictions of the same values."""
-    if not isinstance(q, Prediction) or not isinstance(p, Prediction):
+    if not isinstance(q, Gaussian | Mixture) or not isinstance(p, Gaussian | Mixture):
         raise ValueError(f"joint expects two mercer.Gaussian, got {type(q).__name__} and {type(p).__name__}")
     if q.layout != p.layout:
         raise ValueError(f"q and p must have the same layout, got {q.layout!r} and {p.layout!r}")
@@ -177,7 +177,7 @@ def _with_outputs_of(q: Gaussian, p: Gaussian) -> Gaussian:
     return Gaussian(mean, cov, p.layout)
 
 
-def _check_variances(q: Prediction, p: Prediction) -> None:
+def _check_variances(q: Gaussian | Mixture, p: Gaussian | Mixture) -> None:
     """Refuses marginal variances that are negative by more than rounding, where the numbers are known."""
     if not all(is_concrete(leaf) for leaf in jax.tree.leaves((q, p))):
         return

@@ -165,7 +165,7 @@ def fields(value: Any) -> dict[str, Any]:
 def assemble(cls: type, values: dict[str, Any]) -> Any:
     """The object of a class that has these values, made without its constructor."""
     names = field_names(cls)
-    for name, value in _ADDED.get(class_name(cls), {}).items():
+    for name, value in _ADDED.get(class_name(cls) or "", {}).items():
         if name not in values:
             values = values | {name: value(values)}
     if set(values) != set(names):

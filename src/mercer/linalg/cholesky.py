@@ -54,8 +54,8 @@ def raise_if_failed(A: Array, factor: Array, name: str) -> None:
     A = np.asarray(A)
     eigenvalues = np.linalg.eigvalsh(A)
     raise FactorisationError(
-        f"{_sized(A, name)} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, condition "
-        f"{np.abs(eigenvalues).max() / max(np.abs(eigenvalues).min(), 1e-300):.3g}, with jitter up to "
+        f"{_sized(A, name)} is not positive definite: eigenvalues from {eigenvalues.min():.3g} to {eigenvalues.max():.3g}, "
+        f"condition {np.abs(eigenvalues).max() / max(np.abs(eigenvalues).min(), 1e-300):.3g}, with jitter up to "
         f"{JITTER[A.dtype][1]:g} of the mean diagonal; use float64, fewer or more distant inducing inputs, or more noise"
     )
 

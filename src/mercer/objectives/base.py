@@ -94,7 +94,9 @@ def _checked_rows(X: Any) -> tuple[Any, int | None]:
     leaves = jax.tree.leaves(X)
     lengths = {leaf.shape[:1] for leaf in leaves}
     if len(lengths) != 1 or () in lengths:
-        raise ValueError(f"X: all arrays of a tree expect the same number of rows, got shapes {[x.shape for x in leaves]}")
+        raise ValueError(
+            f"X: all arrays of a tree expect the same number of rows, got shapes {[x.shape for x in leaves]}"
+        )
     for leaf in leaves:
         validation.finite(leaf, "X")
     return jax.tree.map(jnp.asarray, X), len(leaves[0])
@@ -171,9 +173,9 @@ class Objective(Module):
 class TrainingObjective(Objective):
     """An objective that sees the run that it is made small in. A new one says `_value_in_training`, and `init` if it has a state.
 
-    The `Context` that it is given holds the number of the step, the whole data set (with `needs_data = True`), and the state: a tree
-    of arrays that `init` gives before the first step, and each step returns for the next, in the same shapes. `fit` carries it,
-    writes it into checkpoints and has one for each restart.
+    The `Context` that it is given holds the number of the step, the whole data set (with `needs_data = True`), and the state: a
+    tree of arrays that `init` gives before the first step, and each step returns for the next, in the same shapes. `fit` carries
+    it, writes it into checkpoints and has one for each restart.
     """
 
     @abc.abstractmethod

@@ -178,7 +178,9 @@ def _raise(model: Model, batch: Batch) -> NoReturn:
     B, b = _system(model, batch)
     raise_if_failed(B, inverse_factor(B, always=False), "B = I + C diag(1 / noise) C^T, C = R^-1 Kuf")
     raise_if_not_finite(b, "C ((y - m) / noise), C = R^-1 Kuf")
-    raise FactorisationError("the collapsed bound is not finite although Kuu and B are: look at the noise, Y and the mean")
+    raise FactorisationError(
+        "the collapsed bound is not finite although Kuu and B are: look at the noise, Y and the mean"
+    )
 
 
 def _sums_suffice(model: Model, batch: Batch) -> bool:

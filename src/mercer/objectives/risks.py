@@ -1,8 +1,8 @@
 """Risks: what predictions cost on the data, one number for each row. With a divergence they make up `GVI` (paper 000, 4.3).
 
-A risk is a loss averaged over q(f), the Gaussian (or mixture of Gaussians) of the latent values at a row. The loss of Bayes' rule is -log p(y | f); others
-count an outlier less, or score what is predicted. Rows are scored on their own, and a NaN in Y drops out, so that the mean over a
-minibatch is an unbiased estimate of that over the data.
+A risk is a loss averaged over q(f), the Gaussian (or mixture of Gaussians) of the latent values at a row. The loss of Bayes' rule
+is -log p(y | f); others count an outlier less, or score what is predicted. Rows are scored on their own, and a NaN in Y drops out,
+so that the mean over a minibatch is an unbiased estimate of that over the data.
 """
 
 import abc
@@ -16,7 +16,7 @@ from mercer.likelihoods import Bernoulli, HeteroskedasticGaussian, Likelihood, P
 from mercer.likelihoods import Gaussian as GaussianNoise
 from mercer.likelihoods.of_predictions import expected_log_prob, log_predictive, observations
 from mercer.parameters import Module, cast, constant, is_concrete
-from mercer.processes import Prediction
+from mercer.processes import Gaussian, Mixture
 
 __all__ = [
     "Risk",
@@ -35,7 +35,7 @@ class Risk(Module):
     def __call__(
         self,
         likelihood: Likelihood,
-        latent: Prediction,
+        latent: Gaussian | Mixture,
         Y: Float[Array, "B P"],
         X: Float[Array, "B D"] | None = None,
         key: PRNGKeyArray | None = None,
@@ -45,7 +45,9 @@ class Risk(Module):
         return self._terms(cast(likelihood, latent.mean.dtype), latent, jnp.asarray(Y, latent.mean.dtype), X, key)
 
     @abc.abstractmethod
-    def _terms(self, likelihood: Any, latent: Prediction, Y: Array, X: Array | None, key: PRNGKeyArray | None) -> Array:
+    def _terms(
+        self, likelihood: Any, latent: Gaussian | Mixture, Y: Array, X: Array | None, key: PRNGKeyArray | None
+    ) -> Array:
         """The cost of each row, of arrays in one dtype."""
 
     def check(self, likelihood: Likelihood) -> None:
@@ -175,7 +177,7 @@ def _log_integral(power: Array, noise: Array) -> Array:
     return -0.5 * ((power - 1.0) * jnp.log(2.0 * jnp.pi * noise) + jnp.log(power))
 
 
-def _check_shape(latent: Prediction, Y: Array) -> None:
+def _check_shape(latent: Gaussian | Mixture, Y: Array) -> None:
     if Y.shape != latent.mean.shape:
         raise ValueError(f"Y expects the shape {latent.mean.shape} of the latent values, got {Y.shape}")
 

@@ -18,7 +18,7 @@ from mercer.linalg import quiet_blas
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.parameters import is_concrete
-from mercer.processes import Prediction
+from mercer.processes import Gaussian, Mixture
 
 
 def _check_model(objective: Objective, model: Any) -> None:
@@ -29,7 +29,9 @@ def _check_model(objective: Objective, model: Any) -> None:
         )
 
 
-def latent_values(model: Model, batch: Batch, key: PRNGKeyArray | None, covariance: Layout | None = None) -> Prediction:
+def latent_values(
+    model: Model, batch: Batch, key: PRNGKeyArray | None, covariance: Layout | None = None
+) -> Gaussian | Mixture:
     """The posterior at a batch, in a layout, by default the likelihood's. Of the key it has a part of its own."""
     key = None if key is None else jax.random.fold_in(key, 1)
     return model.posterior.predict(batch.X, covariance or model.likelihood.layout, key=key)

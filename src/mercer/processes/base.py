@@ -30,8 +30,8 @@ class _NoPrior:
 class Process(Module):
     """A process over functions from [N, D] to [N, P]. A new process says `_predict` and `_sample_function`.
 
-    One that draws random numbers to predict says `_predict_with_key` in the place of `_predict`. One that is a posterior also says
-    what objectives may ask of it: its `prior`, its divergence `kl` from it and, where natural gradients can train it, the
+    One that draws random numbers to predict says `_predict_with_key` in the place of `_predict`. One that is a posterior also
+    says what objectives may ask of it: its `prior`, its divergence `kl` from it and, where natural gradients can train it, the
     parameters of its Gaussians, `q_parameters`.
     """
 
@@ -51,9 +51,7 @@ class Process(Module):
         """The prediction at X; its arguments are checked, its arrays in one dtype."""
         raise TypeError(f"{type(self).__name__} says neither _predict nor _predict_with_key")
 
-    def _predict_with_key(
-        self, X: Float[Array, "N D"], covariance: Layout, key: PRNGKeyArray
-    ) -> Gaussian | Mixture:
+    def _predict_with_key(self, X: Float[Array, "N D"], covariance: Layout, key: PRNGKeyArray) -> Gaussian | Mixture:
         """The prediction at X, of a process that draws random numbers for it."""
         return self._predict(X, covariance)
 

@@ -399,7 +399,9 @@ def _information(process: Conditioned) -> Array:
     noise = jnp.where(seen, process._in_systems(jnp.broadcast_to(process.noise, process.Y.shape)), 1.0)
     alpha = process._in_systems(CachedConditioned(process, W, process.Y)._solve(residual))
     trace = jnp.sum(jnp.sum(W**2, axis=1) * noise)
-    log_ratio = -2.0 * jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (len(seen) / len(W)) - jnp.sum(jnp.log(noise))
+    log_ratio = -2.0 * jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (len(seen) / len(W)) - jnp.sum(
+        jnp.log(noise)
+    )
     explained = jnp.sum(alpha * (process._in_systems(residual) - noise * alpha))
     return 0.5 * (trace - noise.size + log_ratio + explained)
 

@@ -5,7 +5,7 @@ The covariance is in one of the four `mercer.layouts`. Whoever takes a predictio
 """
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import equinox as eqx
@@ -23,10 +23,9 @@ from mercer.parameters import Module, constant
 class Prediction(Module):
     """A distribution of function values, with `mean`, `cov`, `variance` and `layout`. Unpacks as `mean, cov = prediction`."""
 
-    layout: eqx.AbstractVar[Layout]
-
-    def __iter__(self):
-        return iter((self.mean, self.cov))  # type: ignore[attr-defined]
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Array]:
+        """The mean and the covariance."""
 
     @abc.abstractmethod
     def as_mixture(self) -> "Mixture":
@@ -35,7 +34,7 @@ class Prediction(Module):
     def components(self) -> "list[Gaussian]":
         """The Gaussians that the prediction is a mixture of."""
         mixture = self.as_mixture()
-        return [Gaussian(mean, cov, self.layout) for mean, cov in zip(mixture.means, mixture.covs, strict=True)]
+        return [Gaussian(mean, cov, mixture.layout) for mean, cov in zip(mixture.means, mixture.covs, strict=True)]
 
     @abc.abstractmethod
     def average(self, term: "Callable[[Gaussian], Array]") -> Array:
@@ -68,6 +67,9 @@ class Gaussian(Prediction):
     mean: Float[Array, "N P"] = constant()
     cov: Array = constant()
     layout: Layout = eqx.field(static=True, default="diag")
+
+    def __iter__(self):
+        return iter((self.mean, self.cov))
 
     @property
     def variance(self) -> Float[Array, "N P"]:
@@ -158,6 +160,9 @@ class Mixture(Prediction):
         means, covs = (jnp.stack(arrays) for arrays in zip(*gaussians, strict=True))
         return cls(means, covs, layouts.pop())
 
+    def __iter__(self):
+        return iter((self.mean, self.cov))
+
     @property
     def mean(self) -> Float[Array, "N P"]:
         """The mean of the mixture."""
@@ -216,7 +221,9 @@ class Mixture(Prediction):
         return jax.lax.map(draw, (which, noise))
 
 
-def average_of_pairs(function: Callable[[Gaussian, Gaussian], Array], q: Prediction, p: Prediction) -> Array:
+def average_of_pairs(
+    function: Callable[[Gaussian, Gaussian], Array], q: Gaussian | Mixture, p: Gaussian | Mixture
+) -> Array:
     """The mean of function(q_s, p_s) over the components of two predictions; a Gaussian stands for every component.
 
     On the CPU one pair after another: see `mercer.linalg.cholesky`.
@@ -225,7 +232,9 @@ def average_of_pairs(function: Callable[[Gaussian, Gaussian], Array], q: Predict
     sizes = [len(mixture.means) for mixture in mixtures]
     num = max(sizes)
     if any(size not in (1, num) for size in sizes):
-        raise ValueError(f"two mixtures are compared by pairs of components, of which there are {sizes[0]} and {sizes[1]}")
+        raise ValueError(
+            f"two mixtures are compared by pairs of components, of which there are {sizes[0]} and {sizes[1]}"
+        )
     if num == 1:
         return function(q.components()[0], p.components()[0])
     arrays = [jnp.broadcast_to(array, (num, *array.shape[1:])) for m in mixtures for array in (m.means, m.covs)]

@@ -10,7 +10,8 @@ from mercer.processes.base import Process
 class Tempered(Process):
     """f with the mean of `process` and `factor` times its covariance: a number, or a vector [P] with one for each output.
 
-    A mixture is scaled around its mean. Between outputs p and p' the covariance is scaled by sqrt(factor_p factor_p'). Only the factor is learned.
+    A mixture is scaled around its mean. Between outputs p and p' the covariance is scaled by sqrt(factor_p factor_p'). Only the
+    factor is learned.
     """
 
     process: Process = constant()

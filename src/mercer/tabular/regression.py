@@ -92,7 +92,7 @@ class Regression(Module):
         """The same prior with other data: nothing is learned but the posterior and the residuals."""
         with double_precision():
             posterior = self.model.posterior
-            prior = posterior.prior  # type: ignore[attr-defined]
+            prior = posterior.prior
             standard = (Y - np.asarray(self.centre)) / np.asarray(self.scale)
             noise = np.asarray(self.model.likelihood.variance)  # type: ignore[attr-defined]
             model, z = _condition(prior, noise, self.inputs(X), standard, weights, settings)
@@ -167,7 +167,7 @@ class Stream(Module):
             posterior = start.model.posterior
             if not isinstance(posterior, Sparse):
                 points = greedy_points(start.inputs(X), posterior.prior.kernel, settings.num_inducing, settings)  # type: ignore[attr-defined]
-                posterior = Sparse(posterior.prior, Points(points))  # type: ignore[attr-defined]
+                posterior = Sparse(posterior.prior, Points(points))
             empty = Sums.of(posterior, Y.shape[1])
             return cls(start, empty, X, Y, weights, settings.seed).add(X, Y, weights)
 

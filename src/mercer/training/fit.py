@@ -410,8 +410,10 @@ def _compiled(
 
 def _as_before(objective: Objective, before: Any, after: Any) -> Any:
     """The state that an objective returned, in the dtypes of the one that it was given; an error where its form differs."""
-    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(state)] for state in (before, after)]
-    if jax.tree.structure(before) != jax.tree.structure(after) or shapes[0] != shapes[1]:
+    forms: list[Any] = [
+        (jax.tree.structure(state), list(map(jnp.shape, jax.tree.leaves(state)))) for state in (before, after)
+    ]
+    if forms[0] != forms[1]:
         raise ValueError(
             f"{type(objective).__name__}: the state of a step must have the form of the one before (or of what init gave), got "
             f"{eqx.tree_pformat(after)} after {eqx.tree_pformat(before)}"
@@ -423,7 +425,7 @@ def _shapes(batch: Batch) -> tuple[tuple[int, ...], ...]:
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
-def _free(objective: Objective, dtype: Any) -> Objective:
+def _free(objective: Objective, dtype: Any) -> Any:
     """An objective with its own parameters in free space, where it has some."""
     return _unconstrain(align(objective, dtype)) if objective.trained else objective
 
