@@ -186,11 +186,17 @@ class ScalarLikelihood(Likelihood):
 
     num_points: int = eqx.field(static=True, default=DEFAULT_POINTS, kw_only=True)
 
+    def _places(self, y) -> expectations.Places:
+        """Where log p(y | f) bends, as a function of f: centres and widths. None, if it does so over widths of 1 or more."""
+        return ()
+
     def _expected_log_prob(self, mean, var, y, X, key):
-        return expectations.expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points)
+        return expectations.expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points, self._places(y))
 
     def _log_predictive(self, mean, var, y, X, key):
-        return expectations.log_expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points)
+        return expectations.log_expectation(
+            lambda f: self._log_prob(f, y, X), mean, var, self.num_points, self._places(y)
+        )
 
 
 def as_integer(value: Any) -> Any:

@@ -1,13 +1,22 @@
 """Expectations under Gaussian marginals: the one quadrature and the one Monte Carlo rule behind every likelihood.
 
-Gauss-Hermite quadrature for functions of one latent: E[g(f)] = sum_k w_k g(mean + sqrt(var) z_k), exact for polynomials
-of degree 2 K - 1. Randomised quasi-Monte Carlo for functions of several: Sobol's points, shifted at random modulo one
-(Cranley and Patterson, 1976), so that each point is uniform, the average unbiased, and its error several times smaller
-than that of independent draws.
+Functions of one latent, f = mean + sd z: where all marginals are narrow beside what the function does, Gauss-Hermite
+quadrature, E[g(f)] = sum_k w_k g(mean + sd z_k), exact for polynomials of degree 2 K - 1. Where one is wide, the
+trapezoidal rule in t, z = u + b sinh(t): its nodes are dense, with distances of about b, around a place u where the
+function bends (the edge of a class, the observation of a heavy-tailed likelihood), and further apart in proportion to
+the distance from it. For analytic functions its error falls exponentially with the number of nodes, at a rate that does
+not depend on how narrow the place is beside the marginal. Several places have their own nodes, and each node counts
+with the share that its own rule has there. Nodes and weights are held fixed in derivatives, which are those of g.
+
+Functions of several latents: randomised quasi-Monte Carlo, Sobol's points shifted at random modulo one (Cranley and
+Patterson, 1976), so that each point is uniform, the average unbiased, and its error several times smaller than that of
+independent draws.
 """
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +26,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
+Places = Sequence[tuple[Any, Any]]  # where a function of f bends: centre and width, numbers or arrays like the mean
+
+_NARROW = 4.0  # in standard deviations, the width of a place from which on Gauss-Hermite quadrature is enough
+_NODES = 56  # around each place
+_UNIFORM_NODES = 161  # where no place is known
+_REACH = 7.0  # standard deviations
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def standard_deviation(var: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -24,27 +40,157 @@ def standard_deviation(var: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.sqrt(jnp.maximum(var, jnp.finfo(var.dtype).tiny))
 
 
-def _nodes(mean, var, num_points):
-    """f_k = mean + sqrt(var) z_k, the nodes along a new first axis, and their log weights [K]."""
+def _column(values, like):
+    """Numbers along a new first axis."""
+    return jnp.asarray(values, like.dtype).reshape(-1, *[1] * like.ndim)
+
+
+def _hermite(mean, num_points):
+    """Nodes z and the logs of their weights, [K, 1, ..., 1]."""
     z, weights = np.polynomial.hermite_e.hermegauss(num_points)
-    z, log_weights = jnp.asarray(z, mean.dtype), jnp.asarray(np.log(weights / weights.sum()), mean.dtype)
-    return mean + standard_deviation(var) * z.reshape(-1, *[1] * mean.ndim), log_weights
+    return _column(z, mean), _column(np.log(weights / weights.sum()), mean)
+
+
+def _standardised(mean, sd, low, high, places):
+    """Centres u and widths b of the places in z; one that is out of reach is as wide as it is far away."""
+    for centre, width in places:
+        distance = (centre - mean) / sd
+        u = jnp.clip(distance, low, high)
+        yield u, jnp.clip(width / sd + jnp.abs(distance - u), 1e-8, 20.0)
+
+
+import os
+POW=int(os.environ.get('POW',4))
+LOGN=int(os.environ.get('LOGN',96))
+_NODES=int(os.environ.get('NODES',72))
+
+
+def _graded(mean, sd, low, high, places, num_points=_NODES):
+    """Nodes z from low to high, dense around J places, and the logs of their weights under N(0, 1), [J K, ...]."""
+    index = _column(np.arange(num_points), mean)
+    rules = []
+    for u, b in _standardised(mean, sd, low, high, places):
+        first, last = jnp.arcsinh((low - u) / b), jnp.arcsinh((high - u) / b)
+        rules.append((u, b, first, (last - first) / (num_points - 1)))
+    nodes, weights = [], []
+    for u, b, first, step in rules:
+        z = u + b * jnp.sinh(first + step * index)
+        spacing = step * jnp.sqrt((z - u) ** 2 + b**2)
+        if len(rules) > 1:  # a rule counts where its nodes are closer than those of the others
+            closer = [spacing / (step * jnp.sqrt((z - u) ** 2 + b**2)) for u, b, _, step in rules]
+            spacing = spacing / sum(ratio**POW for ratio in closer)
+        nodes.append(z)
+        weights.append(jnp.log(spacing) - 0.5 * z**2 - _HALF_LOG_2PI)
+    return jnp.concatenate(nodes), jnp.concatenate(weights)
+
+
+def _is_narrow(mean, sd, places):
+    """Whether Gauss-Hermite quadrature is enough for all marginals."""
+    widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
+    return jnp.all(jnp.stack([jnp.min(b) for b in widths]) > _NARROW)
+
+
+def _choose(narrow, few, many, mean, sd):
+    """The rule with few nodes where it is enough for all, else the one with many (whose nodes derivatives forget)."""
+    return jax.lax.cond(narrow, few, jax.checkpoint(many), mean, sd)
+
+
+def _around(mean, sd, places, reach=_REACH):
+    """Nodes for a function that grows slowly: over the bulk of the marginal."""
+    mean, sd = jax.lax.stop_gradient((mean, sd))
+    if places:
+        # Far from the mean little depends on how dense the nodes are around a place.
+        places = [(c, w + 1e-7 * sd * jnp.exp(0.5 * jnp.minimum(((c - mean) / sd) ** 2, 60.0))) for c, w in places]
+        return jax.lax.stop_gradient(_graded(mean, sd, -reach, reach, places))
+    return _graded(mean, sd, -reach, reach, [(mean, 20.0 * sd)], _UNIFORM_NODES)
 
 
 def expectation(
-    function: Elementwise, mean: Float[Array, "..."], var: Float[Array, "..."], num_points: int
+    function: Elementwise,
+    mean: Float[Array, "..."],
+    var: Float[Array, "..."],
+    num_points: int,
+    places: Places = (),
 ) -> Float[Array, "..."]:
     """E[g(f)], f ~ N(mean, var), element by element. `function` sees one more axis, in front."""
-    f, log_weights = _nodes(mean, var, num_points)
-    return jnp.tensordot(jnp.exp(log_weights), function(f), axes=1)
+
+    def few(mean, sd):
+        return rule(mean, sd, *_hermite(mean, num_points))
+
+    def many(mean, sd):
+        return rule(mean, sd, *_around(mean, sd, places))
+
+    def rule(mean, sd, z, log_weights):
+        return jnp.sum(jnp.exp(log_weights) * function(mean + sd * z), axis=0)
+
+    sd = standard_deviation(var)
+    return _choose(_is_narrow(mean, sd, places), few, many, mean, sd)
 
 
 def log_expectation(
-    log_function: Elementwise, mean: Float[Array, "..."], var: Float[Array, "..."], num_points: int
+    log_function: Elementwise,
+    mean: Float[Array, "..."],
+    var: Float[Array, "..."],
+    num_points: int,
+    places: Places = (),
 ) -> Float[Array, "..."]:
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
-    f, log_weights = _nodes(mean, var, num_points)
-    return logsumexp(log_function(f) + log_weights.reshape(-1, *[1] * mean.ndim), axis=0)
+
+    def few(mean, sd):
+        return rule(mean, sd, *_hermite(mean, num_points))
+
+    def many(mean, sd):
+        return rule(mean, sd, *jax.lax.stop_gradient(_around_mode(log_function, mean, sd, places)))
+
+    def rule(mean, sd, z, log_weights):
+        return logsumexp(log_function(mean + sd * z) + log_weights, axis=0)
+
+    sd = standard_deviation(var)
+    slope, curvature = _slope_and_curvature(log_function, mean)
+    gentle = jnp.all((sd * jnp.abs(slope) < 1.0) & (sd**2 * jnp.abs(curvature) < 0.1))
+    return _choose(_is_narrow(mean, sd, places) & gentle, few, many, mean, sd)
+
+
+def _slope_and_curvature(function, f):
+    """First and second derivatives, element by element."""
+
+    def slope(f):
+        return jax.jvp(function, (f,), (jnp.ones_like(f),))[1]
+
+    derivatives = jax.jvp(slope, (f[None],), (jnp.ones_like(f[None]),))
+    return tuple(d[0] for d in derivatives)
+
+
+def _around_mode(log_function, mean, sd, places):
+    """Nodes for exp(h), which may be largest far from the bulk of the marginal: around there and the mode of exp(h) N."""
+
+    def log_integrand(z):
+        value = log_function(mean + sd * z) - 0.5 * z**2
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+    # The mode is between 0 and sd h'(mean) where h is concave; near a place, perhaps, where it is not. Search on grids.
+    slope = jax.jvp(log_function, (mean[None],), (jnp.ones_like(mean[None]),))[1]
+    candidates = jnp.concatenate([0.0 * slope, sd * slope, *[((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]])
+    ends = jnp.arcsinh(candidates)
+    low, high = jnp.min(ends, axis=0), jnp.max(ends, axis=0)
+    fractions = _column(np.linspace(-1.0, 1.0, 33), mean)
+
+    def closer(_, found):
+        t, reach = found
+        grid = t + reach * fractions
+        best = jnp.argmax(log_integrand(jnp.sinh(grid)), axis=0)
+        return jnp.take_along_axis(grid, best[None], axis=0)[0], reach / 16.0
+
+    t, _ = jax.lax.fori_loop(0, 6, closer, (0.5 * (low + high), 0.5 * (high - low)))
+    candidates = jnp.concatenate([candidates, jnp.sinh(t)[None]])
+    heights = log_integrand(candidates)
+    matters = heights > jnp.max(heights, axis=0) - 40.0
+    mode = jnp.take_along_axis(candidates, jnp.argmax(heights, axis=0)[None], axis=0)[0]
+    low, high = (fn(jnp.where(matters, candidates, mode), axis=0) for fn in (jnp.min, jnp.max))
+    curvature = _slope_and_curvature(log_function, mean + sd * mode)[1]
+    width = 2.0 * sd / jnp.sqrt(1.0 + sd**2 * jnp.maximum(-curvature, 0.0))
+    everywhere = [(mean, 2.0 * sd), (mean + sd * mode, width), *places]
+    return _graded(mean, sd, jnp.minimum(low, 0.0) - _REACH, jnp.maximum(high, 0.0) + _REACH, everywhere, LOGN)
 
 
 def moments(
@@ -52,12 +198,23 @@ def moments(
     mean: Float[Array, "..."],
     var: Float[Array, "..."],
     num_points: int,
+    places: Places = (),
 ) -> Moments:
     """E[y] and Var[y] = E[Var[y | f]] + Var[E[y | f]], from `conditional`: f -> (E[y | f], Var[y | f])."""
-    f, log_weights = _nodes(mean, var, num_points)
-    weights, (y_mean, y_var) = jnp.exp(log_weights), conditional(f)
-    average = jnp.tensordot(weights, y_mean, axes=1)
-    return average, jnp.tensordot(weights, y_var + (y_mean - average) ** 2, axes=1)
+
+    def few(mean, sd):
+        return rule(mean, sd, *_hermite(mean, num_points))
+
+    def many(mean, sd):
+        return rule(mean, sd, *_around(mean, sd, places))
+
+    def rule(mean, sd, z, log_weights):
+        weights, (y_mean, y_var) = jnp.exp(log_weights), conditional(mean + sd * z)
+        average = jnp.sum(weights * y_mean, axis=0)
+        return average, jnp.sum(weights * (y_var + (y_mean - average) ** 2), axis=0)
+
+    sd = standard_deviation(var)
+    return _choose(_is_narrow(mean, sd, places), few, many, mean, sd)
 
 
 @functools.cache

@@ -45,6 +45,11 @@ class Ordinal(ScalarLikelihood):
         log_upper = log_ndtr(upper)
         return log_upper + jnp.log(-jnp.expm1(log_ndtr(lower) - log_upper))
 
+    def _places(self, y):
+        k, last = y.astype(int), len(self.bin_edges) - 1
+        edges = self.bin_edges[jnp.clip(k - 1, 0, last)], self.bin_edges[jnp.clip(k, 0, last)]
+        return tuple((edge, 2.0 * self.sigma) for edge in edges)
+
     def _log_prob(self, f, y, X):
         return self._log_probability(f, self.sigma, y)
 
