@@ -28,10 +28,9 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
 Places = Sequence[tuple[Any, Any]]  # where a function of f bends: centre and width, numbers or arrays like the mean
 
-_NARROW = 4.0  # in standard deviations, the width of a place from which on Gauss-Hermite quadrature is enough
-_NODES = 56  # around each place
+_SHORT_REACH, _REACH = 6.0, 7.0  # of few and of many nodes, in standard deviations
+_NODES, _NODES_OF_MANY, _MODE_NODES = 72, 112, 112  # around one place, around each of many, and for log E[exp(h)]
 _UNIFORM_NODES = 161  # where no place is known
-_REACH = 7.0  # standard deviations
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -45,12 +44,6 @@ def _column(values, like):
     return jnp.asarray(values, like.dtype).reshape(-1, *[1] * like.ndim)
 
 
-def _hermite(mean, num_points):
-    """Nodes z and the logs of their weights, [K, 1, ..., 1]."""
-    z, weights = np.polynomial.hermite_e.hermegauss(num_points)
-    return _column(z, mean), _column(np.log(weights / weights.sum()), mean)
-
-
 def _standardised(mean, sd, low, high, places):
     """Centres u and widths b of the places in z; one that is out of reach is as wide as it is far away."""
     for centre, width in places:
@@ -59,13 +52,7 @@ def _standardised(mean, sd, low, high, places):
         yield u, jnp.clip(width / sd + jnp.abs(distance - u), 1e-8, 20.0)
 
 
-import os
-POW=int(os.environ.get('POW',4))
-LOGN=int(os.environ.get('LOGN',96))
-_NODES=int(os.environ.get('NODES',72))
-
-
-def _graded(mean, sd, low, high, places, num_points=_NODES):
+def _graded(mean, sd, low, high, places, num_points):
     """Nodes z from low to high, dense around J places, and the logs of their weights under N(0, 1), [J K, ...]."""
     index = _column(np.arange(num_points), mean)
     rules = []
@@ -78,31 +65,45 @@ def _graded(mean, sd, low, high, places, num_points=_NODES):
         spacing = step * jnp.sqrt((z - u) ** 2 + b**2)
         if len(rules) > 1:  # a rule counts where its nodes are closer than those of the others
             closer = [spacing / (step * jnp.sqrt((z - u) ** 2 + b**2)) for u, b, _, step in rules]
-            spacing = spacing / sum(ratio**POW for ratio in closer)
+            spacing = spacing / sum(ratio**6 for ratio in closer)
         nodes.append(z)
         weights.append(jnp.log(spacing) - 0.5 * z**2 - _HALF_LOG_2PI)
     return jnp.concatenate(nodes), jnp.concatenate(weights)
 
 
-def _is_narrow(mean, sd, places):
-    """Whether Gauss-Hermite quadrature is enough for all marginals."""
+def _uniform(mean, num_points, reach):
+    """Nodes z at equal distances from -reach to reach and the logs of their weights, which sum to 1, [K, 1, ..., 1]."""
+    z = np.linspace(-reach, reach, num_points)
+    return _column(z, mean), _column(-0.5 * z**2 - np.log(np.sum(np.exp(-0.5 * z**2))), mean)
+
+
+def _over_the_bulk(mean, sd, places):
+    """Many nodes, for functions that are not much larger in the tails of the marginal than they are in its bulk."""
+    if not places:
+        return _uniform(mean, _UNIFORM_NODES, 10.0)
+    # The further into a tail a place is, the less it matters how dense the nodes are there.
+    places = [(c, w + 1e-7 * sd * jnp.exp(jnp.minimum(0.5 * ((c - mean) / sd) ** 2, 30.0))) for c, w in places]
+    return _graded(mean, sd, -_REACH, _REACH, places, _NODES if len(places) == 1 else _NODES_OF_MANY)
+
+
+def _few_are_enough(mean, sd, places, num_points):
+    """Whether nodes at equal distances do for all marginals: their distance is a third of the narrowest width, or less."""
+    distance = 2.0 * _SHORT_REACH / (num_points - 1)
     widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
-    return jnp.all(jnp.stack([jnp.min(b) for b in widths]) > _NARROW)
+    return functools.reduce(jnp.logical_and, [jnp.all(b > 3.0 * distance) for b in widths])
 
 
-def _choose(narrow, few, many, mean, sd):
-    """The rule with few nodes where it is enough for all, else the one with many (whose nodes derivatives forget)."""
-    return jax.lax.cond(narrow, few, jax.checkpoint(many), mean, sd)
+def _integrate(rule, mean, sd, num_points, enough, many):
+    """rule(mean, sd, z, log_weights) with few nodes, or else with the many that a function gives."""
 
+    def with_few(mean, sd):
+        return rule(mean, sd, *_uniform(mean, num_points, _SHORT_REACH))
 
-def _around(mean, sd, places, reach=_REACH):
-    """Nodes for a function that grows slowly: over the bulk of the marginal."""
-    mean, sd = jax.lax.stop_gradient((mean, sd))
-    if places:
-        # Far from the mean little depends on how dense the nodes are around a place.
-        places = [(c, w + 1e-7 * sd * jnp.exp(0.5 * jnp.minimum(((c - mean) / sd) ** 2, 60.0))) for c, w in places]
-        return jax.lax.stop_gradient(_graded(mean, sd, -reach, reach, places))
-    return _graded(mean, sd, -reach, reach, [(mean, 20.0 * sd)], _UNIFORM_NODES)
+    @jax.checkpoint  # so that a derivative keeps no array for these nodes when they are not used
+    def with_many(mean, sd):
+        return rule(mean, sd, *jax.lax.stop_gradient(many(*jax.lax.stop_gradient((mean, sd)))))
+
+    return jax.lax.cond(enough, with_few, with_many, mean, sd)
 
 
 def expectation(
@@ -114,17 +115,12 @@ def expectation(
 ) -> Float[Array, "..."]:
     """E[g(f)], f ~ N(mean, var), element by element. `function` sees one more axis, in front."""
 
-    def few(mean, sd):
-        return rule(mean, sd, *_hermite(mean, num_points))
-
-    def many(mean, sd):
-        return rule(mean, sd, *_around(mean, sd, places))
-
     def rule(mean, sd, z, log_weights):
         return jnp.sum(jnp.exp(log_weights) * function(mean + sd * z), axis=0)
 
     sd = standard_deviation(var)
-    return _choose(_is_narrow(mean, sd, places), few, many, mean, sd)
+    enough = _few_are_enough(mean, sd, places, num_points)
+    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _over_the_bulk(m, s, places))
 
 
 def log_expectation(
@@ -136,19 +132,14 @@ def log_expectation(
 ) -> Float[Array, "..."]:
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
 
-    def few(mean, sd):
-        return rule(mean, sd, *_hermite(mean, num_points))
-
-    def many(mean, sd):
-        return rule(mean, sd, *jax.lax.stop_gradient(_around_mode(log_function, mean, sd, places)))
-
     def rule(mean, sd, z, log_weights):
         return logsumexp(log_function(mean + sd * z) + log_weights, axis=0)
 
     sd = standard_deviation(var)
     slope, curvature = _slope_and_curvature(log_function, mean)
-    gentle = jnp.all((sd * jnp.abs(slope) < 1.0) & (sd**2 * jnp.abs(curvature) < 0.1))
-    return _choose(_is_narrow(mean, sd, places) & gentle, few, many, mean, sd)
+    gentle = jnp.all((sd * jnp.abs(slope) < 0.5) & (sd**2 * jnp.abs(curvature) < 0.1))
+    enough = _few_are_enough(mean, sd, places, num_points) & gentle
+    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _around_the_mode(log_function, m, s, places))
 
 
 def _slope_and_curvature(function, f):
@@ -161,7 +152,7 @@ def _slope_and_curvature(function, f):
     return tuple(d[0] for d in derivatives)
 
 
-def _around_mode(log_function, mean, sd, places):
+def _around_the_mode(log_function, mean, sd, places):
     """Nodes for exp(h), which may be largest far from the bulk of the marginal: around there and the mode of exp(h) N."""
 
     def log_integrand(z):
@@ -190,7 +181,7 @@ def _around_mode(log_function, mean, sd, places):
     curvature = _slope_and_curvature(log_function, mean + sd * mode)[1]
     width = 2.0 * sd / jnp.sqrt(1.0 + sd**2 * jnp.maximum(-curvature, 0.0))
     everywhere = [(mean, 2.0 * sd), (mean + sd * mode, width), *places]
-    return _graded(mean, sd, jnp.minimum(low, 0.0) - _REACH, jnp.maximum(high, 0.0) + _REACH, everywhere, LOGN)
+    return _graded(mean, sd, jnp.minimum(low, 0.0) - _REACH, jnp.maximum(high, 0.0) + _REACH, everywhere, _MODE_NODES)
 
 
 def moments(
@@ -202,19 +193,14 @@ def moments(
 ) -> Moments:
     """E[y] and Var[y] = E[Var[y | f]] + Var[E[y | f]], from `conditional`: f -> (E[y | f], Var[y | f])."""
 
-    def few(mean, sd):
-        return rule(mean, sd, *_hermite(mean, num_points))
-
-    def many(mean, sd):
-        return rule(mean, sd, *_around(mean, sd, places))
-
     def rule(mean, sd, z, log_weights):
         weights, (y_mean, y_var) = jnp.exp(log_weights), conditional(mean + sd * z)
         average = jnp.sum(weights * y_mean, axis=0)
         return average, jnp.sum(weights * (y_var + (y_mean - average) ** 2), axis=0)
 
     sd = standard_deviation(var)
-    return _choose(_is_narrow(mean, sd, places), few, many, mean, sd)
+    enough = _few_are_enough(mean, sd, places, num_points)
+    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _over_the_bulk(m, s, places))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Float
 
 from mercer.likelihoods import expectations
-from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood, ScalarLikelihood, as_integer, is_count
+from mercer.likelihoods.base import Likelihood, ScalarLikelihood, as_integer, is_count
 from mercer.parameters import constant, is_concrete, ordered, param, positive
 
 _FAR = 1e9  # standard deviations: a finite number that stands for infinity
@@ -88,12 +88,11 @@ class _Multiclass(Likelihood):
 class RobustMax(_Multiclass):
     """p(y | f) = 1 - epsilon if y is the class of the largest latent, epsilon / (C - 1) if not.
 
-    The probability that a latent is the largest is by quadrature over it, accurate while its standard deviation is at
-    most a few times that of the others; where it is more (and the classes do not sum to 1), take more `num_points`.
+    The probability that a latent is the largest is by quadrature over it.
     """
 
     epsilon: Array = constant(default=1e-3)
-    num_points: int = eqx.field(static=True, default=DEFAULT_POINTS, kw_only=True)
+    num_points: int = eqx.field(static=True, default=32, kw_only=True)
 
     def __check_init__(self):
         if is_concrete(self.epsilon) and not 0.0 < np.asarray(self.epsilon) < 1.0:
@@ -109,7 +108,8 @@ class RobustMax(_Multiclass):
             return jnp.exp(jnp.sum(jnp.where(is_label, 0.0, log_ndtr(z)), axis=-1))
 
         m, v = _of_label(mean, label), _of_label(var, label)
-        return expectations.expectation(others_are_smaller, m, v, self.num_points)
+        places = [(mean[:, j], 2.0 * scale[:, j]) for j in range(self.classes)]
+        return expectations.expectation(others_are_smaller, m, v, self.num_points, places)
 
     def _probability(self, S):
         return (1.0 - self.epsilon) * S + self.epsilon * (1.0 - S) / (self.classes - 1)
