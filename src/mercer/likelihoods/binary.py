@@ -43,8 +43,8 @@ class Bernoulli(ScalarLikelihood):
         return super()._log_predictive(mean, var, y, X, key)
 
     def _predict(self, mean, var, X, key):
-        p = jnp.exp(self._log_predictive(mean, var, jnp.ones_like(mean), X, key))
-        return p, p * (1.0 - p)
+        success, failure = (jnp.exp(self._log_predictive(mean, var, y, X, key)) for y in (1.0, 0.0))
+        return success, success * failure
 
 
 class Binomial(ScalarLikelihood):
@@ -75,6 +75,6 @@ class Binomial(ScalarLikelihood):
 
         def given(f):
             p = inverse_link(f)
-            return n * p, n * p * (1.0 - p)
+            return n * p, n * p * inverse_link(-f)
 
         return expectations.moments(given, mean, var, self.num_points, _PLACES)

@@ -28,7 +28,7 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
 Places = Sequence[tuple[Any, Any]]  # where a function of f bends: centre and width, numbers or arrays like the mean
 
-_SHORT_REACH, _REACH = 6.0, 7.0  # of few and of many nodes, in standard deviations
+_REACH = 7.0  # standard deviations
 _NODES, _NODES_OF_MANY, _MODE_NODES = 72, 112, 112  # around one place, around each of many, and for log E[exp(h)]
 _UNIFORM_NODES = 161  # where no place is known
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -71,6 +71,10 @@ def _graded(mean, sd, low, high, places, num_points):
     return jnp.concatenate(nodes), jnp.concatenate(weights)
 
 
+def _short_reach(num_points):
+    return min(0.3 * num_points, _REACH)
+
+
 def _uniform(mean, num_points, reach):
     """Nodes z at equal distances from -reach to reach and the logs of their weights, which sum to 1, [K, 1, ..., 1]."""
     z = np.linspace(-reach, reach, num_points)
@@ -88,7 +92,7 @@ def _over_the_bulk(mean, sd, places):
 
 def _few_are_enough(mean, sd, places, num_points):
     """Whether nodes at equal distances do for all marginals: their distance is a third of the narrowest width, or less."""
-    distance = 2.0 * _SHORT_REACH / (num_points - 1)
+    distance = 2.0 * _short_reach(num_points) / (num_points - 1)
     widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
     return functools.reduce(jnp.logical_and, [jnp.all(b > 3.0 * distance) for b in widths])
 
@@ -97,7 +101,7 @@ def _integrate(rule, mean, sd, num_points, enough, many):
     """rule(mean, sd, z, log_weights) with few nodes, or else with the many that a function gives."""
 
     def with_few(mean, sd):
-        return rule(mean, sd, *_uniform(mean, num_points, _SHORT_REACH))
+        return rule(mean, sd, *_uniform(mean, num_points, _short_reach(num_points)))
 
     @jax.checkpoint  # so that a derivative keeps no array for these nodes when they are not used
     def with_many(mean, sd):
@@ -121,6 +125,32 @@ def expectation(
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
     return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _over_the_bulk(m, s, places))
+
+
+def expectation_of_steps(
+    function: Elementwise, var: Float[Array, "..."], num_points: int, steps: Places
+) -> Float[Array, "..."]:
+    """E[g(f)], f ~ N(0, var), where g is flat but for steps like Phi((f - centre) / width), many and however narrow."""
+
+    def rule(mean, sd, z, log_weights):
+        return jnp.sum(jnp.exp(log_weights) * function(sd * z), axis=0)
+
+    mean, sd = jnp.zeros_like(var), standard_deviation(var)
+    enough = _few_are_enough(mean, sd, [(centre, 1.7 * width) for centre, width in steps], num_points)
+    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _between_steps(s, steps))
+
+
+def _between_steps(sd, steps):
+    """Gauss-Legendre nodes between breaks at -7, -5, ..., 7, and across each step, in z; the logs of their weights."""
+    breaks = [jnp.broadcast_to(_column(np.linspace(-_REACH, _REACH, 8), sd), (8, *sd.shape))]
+    across = _column([-8.0, -3.0, 0.0, 3.0, 8.0], sd)
+    breaks += [jnp.clip((centre + width * across) / sd, -_REACH, _REACH) for centre, width in steps]
+    breaks = jnp.sort(jnp.concatenate(breaks), axis=0)[:, None]
+    middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * (breaks[1:] - breaks[:-1])
+    x, weights = (_column(values, sd) for values in np.polynomial.legendre.leggauss(12))
+    z = (middle + half * x).reshape(-1, *sd.shape)
+    log_weights = jnp.log(jnp.maximum(half * weights, jnp.finfo(sd.dtype).tiny)).reshape(z.shape)
+    return z, log_weights - 0.5 * z**2 - _HALF_LOG_2PI
 
 
 def log_expectation(

@@ -103,13 +103,14 @@ class RobustMax(_Multiclass):
         is_label = label[:, None] == jnp.arange(self.classes)
         scale = expectations.standard_deviation(var)
 
-        def others_are_smaller(f):
-            z = jnp.clip((f[..., None] - mean) / scale, -_FAR, _FAR)
+        gap = mean - _of_label(mean, label)[:, None]
+
+        def others_are_smaller(f):  # f above its mean
+            z = jnp.clip((f[..., None] - gap) / scale, -_FAR, _FAR)
             return jnp.exp(jnp.sum(jnp.where(is_label, 0.0, log_ndtr(z)), axis=-1))
 
-        m, v = _of_label(mean, label), _of_label(var, label)
-        places = [(mean[:, j], 2.0 * scale[:, j]) for j in range(self.classes)]
-        return expectations.expectation(others_are_smaller, m, v, self.num_points, places)
+        steps = [(gap[:, j], scale[:, j]) for j in range(self.classes)]
+        return expectations.expectation_of_steps(others_are_smaller, _of_label(var, label), self.num_points, steps)
 
     def _probability(self, S):
         return (1.0 - self.epsilon) * S + self.epsilon * (1.0 - S) / (self.classes - 1)
