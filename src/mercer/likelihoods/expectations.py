@@ -38,8 +38,16 @@ def standard_deviation(var: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.sqrt(jnp.maximum(var, jnp.finfo(var.dtype).tiny))
 
 
+# XLA adds over the first of three axes many times more slowly if the last one is 1: both of these, and so the
+# derivative of the first, are sums over the first axis of a matrix.
+def _latents(mean, sd, z):
+    """f = mean + sd z, [K, ...]."""
+    f = mean.reshape(1, -1) + sd.reshape(1, -1) * z.reshape(len(z), -1)
+    return f.reshape(len(z), *mean.shape)
+
+
 def _sum(values):
-    """Over the nodes. As a matrix: XLA adds over the first of three axes many times more slowly if the last one is 1."""
+    """The sum over the nodes."""
     return jnp.sum(values.reshape(len(values), -1), axis=0).reshape(values.shape[1:])
 
 
@@ -113,7 +121,6 @@ def _integrate(rule, mean, sd, num_points, enough, many):
     def with_few(mean, sd):
         return rule(mean, sd, *_uniform(mean, num_points, _short_reach(num_points)))
 
-    @jax.checkpoint  # so that a derivative keeps no array for these nodes when they are not used
     def with_many(mean, sd):
         nodes = jax.lax.stop_gradient(many(*jax.lax.stop_gradient((mean, sd))))
         return rule(mean, sd, *jax.lax.optimization_barrier(nodes))  # or XLA computes them once for each use
@@ -131,7 +138,7 @@ def expectation(
     """E[g(f)], f ~ N(mean, var), element by element. `function` sees one more axis, in front."""
 
     def rule(mean, sd, z, weights):
-        return _sum(weights * _density(z) * function(mean + sd * z))
+        return _sum(weights * _density(z) * function(_latents(mean, sd, z)))
 
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
@@ -172,7 +179,7 @@ def log_expectation(
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
 
     def rule(mean, sd, z, weights):
-        log_integrand = log_function(mean + sd * z) - 0.5 * z**2 - 0.5 * math.log(2.0 * math.pi)
+        log_integrand = log_function(_latents(mean, sd, z)) - 0.5 * z**2 - 0.5 * math.log(2.0 * math.pi)
         largest = jax.lax.stop_gradient(jnp.max(log_integrand, axis=0))
         return largest + jnp.log(_sum(weights * jnp.exp(log_integrand - largest)))
 
@@ -235,7 +242,7 @@ def moments(
     """E[y] and Var[y] = E[Var[y | f]] + Var[E[y | f]], from `conditional`: f -> (E[y | f], Var[y | f])."""
 
     def rule(mean, sd, z, weights):
-        weights, (y_mean, y_var) = weights * _density(z), conditional(mean + sd * z)
+        weights, (y_mean, y_var) = weights * _density(z), conditional(_latents(mean, sd, z))
         average = _sum(weights * y_mean)
         return average, _sum(weights * (y_var + (y_mean - average) ** 2))
 
