@@ -203,6 +203,6 @@ def test_a_variance_below_0_by_rounding_is_0():
 def test_places_may_be_anywhere():
     """One that is far away, one exactly at the mean, several in one place."""
     mean, var = jnp.array([0.0, 1.0, -2.0]), jnp.array([1.0, 9.0, 100.0])
-    for places in ([(50.0, 0.1)], [(mean, 1e-3)], [(1.0, 0.1), (1.0, 0.1)], [(-3.0, 1.0), (3.0, 1.0)]):
+    for places in ([(50.0, 0.1)], [(mean, 0.05)], [(1.0, 0.1), (1.0, 0.1)], [(-3.0, 1.0), (3.0, 1.0)]):
         got = expectations.expectation(lambda f: f**2, mean, var, 20, places)
         np.testing.assert_allclose(got, mean**2 + var, rtol=1e-8)
