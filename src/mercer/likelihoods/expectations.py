@@ -29,7 +29,8 @@ Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
 Places = Sequence[tuple[Any, Any]]  # where a function of f bends: centre and width, numbers or arrays like the mean
 
 _REACH = 7.0  # standard deviations
-_NODES, _NODES_OF_MANY, _MODE_NODES = 72, 112, 112  # around one place, around each of many, and for log E[exp(h)]
+_MIDDLE_NODES, _NODES, _NODES_OF_MANY = 40, 72, 112  # around one place, or each of several
+_MODE_NODES = 112  # around each place, for log E[exp(h)]
 _UNIFORM_NODES = 161  # where no place is known
 
 
@@ -99,33 +100,53 @@ def _uniform(mean, num_points, reach):
     return _column(z, mean), _column(np.full(num_points, 1.0 / np.sum(density)), mean)  # E[1] is 1
 
 
-def _over_the_bulk(mean, sd, places):
-    """Many nodes, for functions that are not much larger in the tails of the marginal than they are in its bulk."""
+def _over_the_bulk(mean, sd, places, num_points):
+    """Nodes for functions that are not much larger in the tails of the marginal than they are in its bulk."""
     if not places:
         return _uniform(mean, _UNIFORM_NODES, 10.0)
     # The further into a tail a place is, the less it matters how dense the nodes are there.
     places = [(c, w + 1e-7 * sd * jnp.exp(jnp.minimum(0.5 * ((c - mean) / sd) ** 2, 30.0))) for c, w in places]
-    return _graded(mean, sd, -_REACH, _REACH, places, _NODES if len(places) == 1 else _NODES_OF_MANY)
+    return _graded(mean, sd, -_REACH, _REACH, places, num_points)
+
+
+def _narrowest(mean, sd, places):
+    """The width of the narrowest place within reach of a marginal, in standard deviations."""
+    widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
+    return functools.reduce(jnp.minimum, [jnp.min(b) for b in widths])
 
 
 def _few_are_enough(mean, sd, places, num_points):
     """Whether nodes at equal distances do for all marginals: their distance is a third of the narrowest width, or less."""
-    distance = 2.0 * _short_reach(num_points) / (num_points - 1)
-    widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
-    return functools.reduce(jnp.logical_and, [jnp.all(b > 3.0 * distance) for b in widths])
+    return _narrowest(mean, sd, places) > 6.0 * _short_reach(num_points) / (num_points - 1)
 
 
-def _integrate(rule, mean, sd, num_points, enough, many):
-    """rule(mean, sd, z, weights) with few nodes, or else with the many that a function gives."""
+def _integrate(rule, mean, sd, num_points, enough, *more):
+    """rule(mean, sd, z, weights) with few nodes at equal distances, or the first of `more` of which it is true that they
+    are enough; the last always are. Each is a pair: whether it is enough, and a function of mean and sd that gives nodes.
+    """
 
     def with_few(mean, sd):
         return rule(mean, sd, *_uniform(mean, num_points, _short_reach(num_points)))
 
-    def with_many(mean, sd):
-        nodes = jax.lax.stop_gradient(many(*jax.lax.stop_gradient((mean, sd))))
-        return rule(mean, sd, *jax.lax.optimization_barrier(nodes))  # or XLA computes them once for each use
+    def with_nodes(nodes):
+        def integral(mean, sd):
+            fixed = jax.lax.stop_gradient(nodes(*jax.lax.stop_gradient((mean, sd))))
+            return rule(mean, sd, *jax.lax.optimization_barrier(fixed))  # or XLA computes them once for each use
 
-    return jax.lax.cond(enough, with_few, with_many, mean, sd)
+        return integral
+
+    which = jnp.argmax(jnp.stack([enough, *[is_enough for is_enough, _ in more]]))
+    return jax.lax.switch(which, [with_few, *[with_nodes(nodes) for _, nodes in more]], mean, sd)
+
+
+def _rules_over_the_bulk(mean, sd, places):
+    """For `_integrate`: more nodes where the narrowest place is not much narrower than a marginal, or is."""
+    middle, many = (_MIDDLE_NODES, _NODES) if len(places) == 1 else (_NODES, _NODES_OF_MANY)
+    rules = [(True, lambda m, s: _over_the_bulk(m, s, places, many))]
+    if places:
+        mild = _narrowest(mean, sd, places) > 0.25
+        rules.insert(0, (mild, lambda m, s: _over_the_bulk(m, s, places, middle)))
+    return rules
 
 
 def expectation(
@@ -142,7 +163,7 @@ def expectation(
 
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
-    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _over_the_bulk(m, s, places))
+    return _integrate(rule, mean, sd, num_points, enough, *_rules_over_the_bulk(mean, sd, places))
 
 
 def expectation_of_steps(
@@ -155,7 +176,7 @@ def expectation_of_steps(
 
     mean, sd = jnp.zeros_like(var), standard_deviation(var)
     enough = _few_are_enough(mean, sd, [(centre, 1.7 * width) for centre, width in steps], num_points)
-    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _between_steps(s, steps))
+    return _integrate(rule, mean, sd, num_points, enough, (True, lambda m, s: _between_steps(s, steps)))
 
 
 def _between_steps(sd, steps):
@@ -187,7 +208,8 @@ def log_expectation(
     slope, curvature = _slope_and_curvature(log_function, mean)
     gentle = jnp.all((sd * jnp.abs(slope) < 0.5) & (sd**2 * jnp.abs(curvature) < 0.1))
     enough = _few_are_enough(mean, sd, places, num_points) & gentle
-    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _around_the_mode(log_function, m, s, places))
+    nodes = lambda m, s: _around_the_mode(log_function, m, s, places)  # noqa: E731
+    return _integrate(rule, mean, sd, num_points, enough, (True, nodes))
 
 
 def _slope_and_curvature(function, f):
@@ -248,7 +270,7 @@ def moments(
 
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
-    return _integrate(rule, mean, sd, num_points, enough, lambda m, s: _over_the_bulk(m, s, places))
+    return _integrate(rule, mean, sd, num_points, enough, *_rules_over_the_bulk(mean, sd, places))
 
 
 @functools.cache
