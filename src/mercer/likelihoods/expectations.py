@@ -29,7 +29,7 @@ Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
 Places = Sequence[tuple[Any, Any]]  # where a function of f bends: centre and width, numbers or arrays like the mean
 
 _REACH = 7.0  # standard deviations
-_MIDDLE_NODES, _NODES, _NODES_OF_MANY = 40, 72, 112  # around one place, or each of several
+_NODES, _NODES_OF_SEVERAL = (44, 72), (80, 112)  # around one place, or each of several; the fewer where it is wide
 _MODE_NODES = 112  # around each place, for log E[exp(h)]
 _UNIFORM_NODES = 161  # where no place is known
 
@@ -141,10 +141,10 @@ def _integrate(rule, mean, sd, num_points, enough, *more):
 
 def _rules_over_the_bulk(mean, sd, places):
     """For `_integrate`: more nodes where the narrowest place is not much narrower than a marginal, or is."""
-    middle, many = (_MIDDLE_NODES, _NODES) if len(places) == 1 else (_NODES, _NODES_OF_MANY)
+    middle, many = _NODES if len(places) == 1 else _NODES_OF_SEVERAL
     rules = [(True, lambda m, s: _over_the_bulk(m, s, places, many))]
     if places:
-        mild = _narrowest(mean, sd, places) > 0.25
+        mild = _narrowest(mean, sd, places) > 0.5
         rules.insert(0, (mild, lambda m, s: _over_the_bulk(m, s, places, middle)))
     return rules
 
