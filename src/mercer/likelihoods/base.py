@@ -179,7 +179,7 @@ class Likelihood(Module):
 
 
 class ScalarLikelihood(Likelihood):
-    """Each output depends on one latent: expectations by Gauss-Hermite quadrature, where a subclass has no closed form.
+    """Each output depends on one latent: expectations by quadrature, where a subclass has no closed form.
 
     Quadrature calls `_log_prob` with nodes on a new first axis of f, [K, N, P].
     """
@@ -187,7 +187,7 @@ class ScalarLikelihood(Likelihood):
     num_points: int = eqx.field(static=True, default=DEFAULT_POINTS, kw_only=True)
 
     def _places(self, y) -> expectations.Places:
-        """Where log p(y | f) bends, as a function of f: centres and widths. None, if it does so over widths of 1 or more."""
+        """Where log p(y | f) bends, as a function of f: pairs of centre and width. None, if nowhere in less than 1."""
         return ()
 
     def _expected_log_prob(self, mean, var, y, X, key):

@@ -1,12 +1,13 @@
 """Expectations under Gaussian marginals: the one quadrature and the one Monte Carlo rule behind every likelihood.
 
-Functions of one latent, f = mean + sd z: where all marginals are narrow beside what the function does, Gauss-Hermite
-quadrature, E[g(f)] = sum_k w_k g(mean + sd z_k), exact for polynomials of degree 2 K - 1. Where one is wide, the
-trapezoidal rule in t, z = u + b sinh(t): its nodes are dense, with distances of about b, around a place u where the
-function bends (the edge of a class, the observation of a heavy-tailed likelihood), and further apart in proportion to
-the distance from it. For analytic functions its error falls exponentially with the number of nodes, at a rate that does
-not depend on how narrow the place is beside the marginal. Several places have their own nodes, and each node counts
-with the share that its own rule has there. Nodes and weights are held fixed in derivatives, which are those of g.
+Functions of one latent, f = mean + sd z, by the trapezoidal rule: for analytic functions its error falls exponentially
+with the number of nodes. Where all marginals are narrow beside the widths over which the function bends, a few nodes at
+equal distances in z are enough. Where one is wide, there are more, at equal steps of t, z = u + b sinh(t): their distance
+is about b at a place u where the function bends (the edge of a class, the observation of a likelihood with heavy tails),
+and grows in proportion to the distance from it. So the rate of the error hardly depends on how narrow the place is beside
+the marginal. Several places have nodes each, and a node counts with the share of its own rule: near its place almost 1,
+near the others almost 0. For the log of E[exp(h)] there are nodes around the mode of the integrand, too, which may be many
+standard deviations away from the mean. Nodes and weights are constants of derivatives, which are those of the function.
 
 Functions of several latents: randomised quasi-Monte Carlo, Sobol's points shifted at random modulo one (Cranley and
 Patterson, 1976), so that each point is uniform, the average unbiased, and its error several times smaller than that of
@@ -26,7 +27,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
-Places = Sequence[tuple[Any, Any]]  # where a function of f bends: centre and width, numbers or arrays like the mean
+# Where a function of f bends: centres, and widths (of the strip of the complex plane around the real axis in which it is
+# analytic, about), numbers or arrays like the mean. With none, the width is taken to be 1 everywhere, as of the usual links.
+Places = Sequence[tuple[Any, Any]]
 
 _REACH = 7.0  # standard deviations
 _NODES, _NODES_OF_SEVERAL = (44, 72), (80, 112)  # around one place, or each of several; the fewer where it is wide
@@ -121,8 +124,9 @@ def _few_are_enough(mean, sd, places, num_points):
 
 
 def _integrate(rule, mean, sd, num_points, enough, *more):
-    """rule(mean, sd, z, weights) with few nodes at equal distances, or the first of `more` of which it is true that they
-    are enough; the last always are. Each is a pair: whether it is enough, and a function of mean and sd that gives nodes.
+    """rule(mean, sd, z, weights) with few nodes at equal distances if they are enough, else with the first that are of `more`.
+
+    Each of these is a pair: whether they are enough, and the function of mean and sd that gives nodes z and weights.
     """
 
     def with_few(mean, sd):
@@ -140,7 +144,7 @@ def _integrate(rule, mean, sd, num_points, enough, *more):
 
 
 def _rules_over_the_bulk(mean, sd, places):
-    """For `_integrate`: more nodes where the narrowest place is not much narrower than a marginal, or is."""
+    """For `_integrate`: more nodes if the narrowest place is not much narrower than a marginal, and many if it is."""
     middle, many = _NODES if len(places) == 1 else _NODES_OF_SEVERAL
     rules = [(True, lambda m, s: _over_the_bulk(m, s, places, many))]
     if places:
@@ -156,7 +160,10 @@ def expectation(
     num_points: int,
     places: Places = (),
 ) -> Float[Array, "..."]:
-    """E[g(f)], f ~ N(mean, var), element by element. `function` sees one more axis, in front."""
+    """E[g(f)], f ~ N(mean, var), element by element. `function` sees one more axis, in front.
+
+    `num_points` is the number of nodes where few are enough.
+    """
 
     def rule(mean, sd, z, weights):
         return _sum(weights * _density(z) * function(_latents(mean, sd, z)))
@@ -208,8 +215,8 @@ def log_expectation(
     slope, curvature = _slope_and_curvature(log_function, mean)
     gentle = jnp.all((sd * jnp.abs(slope) < 0.5) & (sd**2 * jnp.abs(curvature) < 0.1))
     enough = _few_are_enough(mean, sd, places, num_points) & gentle
-    nodes = lambda m, s: _around_the_mode(log_function, m, s, places)  # noqa: E731
-    return _integrate(rule, mean, sd, num_points, enough, (True, nodes))
+    many = (True, lambda m, s: _around_the_mode(log_function, m, s, places))
+    return _integrate(rule, mean, sd, num_points, enough, many)
 
 
 def _slope_and_curvature(function, f):
