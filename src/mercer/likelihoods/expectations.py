@@ -1,13 +1,14 @@
 """Expectations under Gaussian marginals: the one quadrature and the one Monte Carlo rule behind every likelihood.
 
-Functions of one latent, f = mean + sd z, by the trapezoidal rule: for analytic functions its error falls exponentially
-with the number of nodes. Where all marginals are narrow beside the widths over which the function bends, a few nodes at
-equal distances in z are enough. Where one is wide, there are more, at equal steps of t, z = u + b sinh(t): their distance
-is about b at a place u where the function bends (the edge of a class, the observation of a likelihood with heavy tails),
-and grows in proportion to the distance from it. So the rate of the error hardly depends on how narrow the place is beside
-the marginal. Several places have nodes each, and a node counts with the share of its own rule: near its place almost 1,
-near the others almost 0. For the log of E[exp(h)] there are nodes around the mode of the integrand, too, which may be many
-standard deviations away from the mean. Nodes and weights are constants of derivatives, which are those of the function.
+Functions of one latent, f = mean + sd z, by the trapezoidal rule: for analytic functions its error falls
+exponentially with the number of nodes. Where all marginals are narrow beside the widths over which the function
+bends, a few nodes at equal distances in z are enough. Where one is wide, there are more, at equal steps of t, z = u +
+b sinh(t): their distance is about b at a place u where the function bends (the edge of a class, the observation of a
+likelihood with heavy tails), and grows in proportion to the distance from it. So the rate of the error hardly depends
+on how narrow the place is beside the marginal. Several places have nodes each, and a node counts with the share of
+its own rule: near its place almost 1, near the others almost 0. For the log of E[exp(h)] there are nodes around the
+mode of the integrand, too, which may be many standard deviations away from the mean. Nodes and weights are constants
+of derivatives, which are those of the function.
 
 Functions of several latents: randomised quasi-Monte Carlo, Sobol's points shifted at random modulo one (Cranley and
 Patterson, 1976), so that each point is uniform, the average unbiased, and its error several times smaller than that of
@@ -27,8 +28,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
-# Where a function of f bends: centres, and widths (of the strip of the complex plane around the real axis in which it is
-# analytic, about), numbers or arrays like the mean. With none, the width is taken to be 1 everywhere, as of the usual links.
+# Where a function of f bends: centres and widths, numbers or arrays like the mean. The width is about how far from the
+# real axis, in the complex plane, the function is analytic. With no place it is taken to be 1 everywhere, as of the
+# usual links.
 Places = Sequence[tuple[Any, Any]]
 
 _REACH = 7.0  # standard deviations
@@ -119,12 +121,12 @@ def _narrowest(mean, sd, places):
 
 
 def _few_are_enough(mean, sd, places, num_points):
-    """Whether nodes at equal distances do for all marginals: their distance is a third of the narrowest width, or less."""
+    """Whether nodes at equal distances, at most a third of the narrowest width, are enough for all marginals."""
     return _narrowest(mean, sd, places) > 6.0 * _short_reach(num_points) / (num_points - 1)
 
 
 def _integrate(rule, mean, sd, num_points, enough, *more):
-    """rule(mean, sd, z, weights) with few nodes at equal distances if they are enough, else with the first that are of `more`.
+    """rule(mean, sd, z, weights) with few nodes at equal distances, or else with the first of `more` that are enough.
 
     Each of these is a pair: whether they are enough, and the function of mean and sd that gives nodes z and weights.
     """
@@ -230,7 +232,7 @@ def _slope_and_curvature(function, f):
 
 
 def _around_the_mode(log_function, mean, sd, places):
-    """Nodes for exp(h), which may be largest far from the bulk of the marginal: around there and the mode of exp(h) N."""
+    """Nodes for exp(h), whose product with the density of the marginal may be largest far from the mean."""
 
     def log_integrand(z):
         value = log_function(mean + sd * z) - 0.5 * z**2

@@ -34,7 +34,7 @@ class Counts(Variational):
             return np.asarray(self.model.log_density(self.inputs(X), np.reshape(Y, (-1, 1))))
 
     def _mixture(self, X) -> tuple[Float[np.ndarray, "N Q"], float]:
-        """The means of the negative binomials whose mixture (with the weights above) predicts, and r = 1 / dispersion."""
+        """The means of the negative binomials whose mixture, with weights as above, predicts; r = 1 / dispersion."""
         with double_precision():
             mean, variance = in_blocks(self.model.posterior.predict, self.inputs(X))
         latent = mean + np.sqrt(np.maximum(variance, 0.0)) * _NODES
