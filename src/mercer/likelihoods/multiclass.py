@@ -127,7 +127,7 @@ class RobustMax(_Multiclass):
 
     def _predict(self, mean, var, X, key):
         labels = jnp.broadcast_to(jnp.arange(self.classes)[:, None], (self.classes, len(mean)))
-        S = jax.vmap(lambda label: self._probability_largest(mean, var, label), out_axes=1)(labels)
+        S = jax.lax.map(lambda label: self._probability_largest(mean, var, label), labels).T
         p = self._probability(S)
         return p, p * (1.0 - p)
 
