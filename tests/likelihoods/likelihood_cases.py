@@ -20,7 +20,6 @@ class Case(NamedTuple):
     draw: Callable  # (rng, N) -> valid y [N, P]
     given: Callable[[float], Any] | None = None  # f -> the distribution of y: logpdf(y), mean(), var()
     support: Any = None  # "real", "positive", "unit", or the labels to sum over
-    tolerance: float = 1e-6  # of Gauss-Hermite quadrature with 20 points, for variances below 0.8
 
 
 class Labels:
@@ -86,23 +85,23 @@ COVARIANCE = jnp.array([[1.0, 0.4, 0.1], [0.4, 0.8, -0.3], [0.1, -0.3, 0.5]])
 # Those of one latent first, then those that give a distribution over one output: pytest groups tests by position.
 CASES = {
     "gaussian": Case(ml.Gaussian(0.3), normal(), lambda f: NORM(f, 0.3**0.5), "real"),
-    "student": Case(ml.StudentT(4.0, 0.8), normal(), lambda f: stats.t(4.0, f, 0.8), "real", 1e-4),
+    "student": Case(ml.StudentT(4.0, 0.8), normal(), lambda f: stats.t(4.0, f, 0.8), "real"),
     "laplace": Case(ml.Laplace(0.6), normal(), lambda f: stats.laplace(f, 0.6), "real"),
     "probit": Case(ml.Bernoulli(), labels(2), lambda f: Labels([NORM.logcdf(-f), NORM.logcdf(f)]), range(2)),
     "logit": Case(ml.Bernoulli("logit"), labels(2), lambda f: Labels([log_expit(-f), log_expit(f)]), range(2)),
     "binomial": Case(ml.Binomial(5), labels(6), lambda f: Counts(stats.binom(5, NORM.cdf(f))), range(6)),
     "binomial_logit": Case(ml.Binomial(3, "logit"), labels(4), lambda f: Counts(stats.binom(3, expit(f))), range(4)),
-    "poisson": Case(ml.Poisson(0.5), labels(4), lambda f: Counts(stats.poisson(0.5 * np.exp(f))), range(120), 1e-4),
+    "poisson": Case(ml.Poisson(0.5), labels(4), lambda f: Counts(stats.poisson(0.5 * np.exp(f))), range(120)),
     "negative_binomial": Case(
         ml.NegativeBinomial(0.5),
         labels(4),
         lambda f: Counts(stats.nbinom(2.0, 2.0 / (2.0 + np.exp(f)))),
         range(400),
     ),
-    "gamma": Case(ml.Gamma(1.5), positive, lambda f: stats.gamma(1.5, scale=np.exp(f)), "positive", 1e-4),
-    "exponential": Case(ml.Exponential(), positive, lambda f: stats.expon(scale=np.exp(f)), "positive", 1e-4),
-    "beta": Case(ml.Beta(4.0), fraction, beta, "unit", 1e-3),
-    "ordinal": Case(ml.Ordinal(jnp.array([-0.5, 0.2, 1.0]), 0.7), labels(4), ordinal, range(4), 1e-4),
+    "gamma": Case(ml.Gamma(1.5), positive, lambda f: stats.gamma(1.5, scale=np.exp(f)), "positive"),
+    "exponential": Case(ml.Exponential(), positive, lambda f: stats.expon(scale=np.exp(f)), "positive"),
+    "beta": Case(ml.Beta(4.0), fraction, beta, "unit"),
+    "ordinal": Case(ml.Ordinal(jnp.array([-0.5, 0.2, 1.0]), 0.7), labels(4), ordinal, range(4)),
     "heteroskedastic": Case(ml.HeteroskedasticGaussian(), normal(), None, "real"),
     "robust_max": Case(ml.RobustMax(3), labels(3, 1), None, range(3)),
     "softmax": Case(ml.Softmax(3), labels(3, 1), None, range(3)),

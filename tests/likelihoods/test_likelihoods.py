@@ -23,7 +23,7 @@ def assert_same(left, right, name, rtol=1e-9):
 
 @pytest.mark.parametrize("link", ["probit", "logit"])
 def test_one_trial_is_bernoulli(link):
-    assert_same(ml.Binomial(1, link), ml.Bernoulli(link), "probit", rtol=1e-6)
+    assert_same(ml.Binomial(1, link), ml.Bernoulli(link), "probit")
 
 
 def test_gamma_of_shape_one_is_exponential():
@@ -82,7 +82,7 @@ def test_heteroskedastic_is_the_tensor_quadrature_of_its_two_latents():
     predictive = np.log(np.einsum("npij,i,j->np", np.exp(log_p), w, w)).sum(axis=1)
     got = values(ml.HeteroskedasticGaussian(), *data("heteroskedastic")[:3])
     np.testing.assert_allclose(got.expected_log_prob, expected, rtol=1e-8)
-    np.testing.assert_allclose(got.log_predictive, predictive, rtol=1e-5)
+    np.testing.assert_allclose(got.log_predictive, predictive, rtol=1e-6)
     np.testing.assert_allclose(got.y_var, var[:, :2] + np.exp(g) @ w, rtol=1e-8)
 
 
@@ -125,7 +125,7 @@ def test_robust_max_of_two_classes_is_probit():
     mean, var = np.array([[0.3, -0.4], [0.5, 0.2]]), np.array([[0.5, 0.7], [0.6, 1.5]])
     S = stats.norm.cdf((mean[:, 1] - mean[:, 0]) / np.sqrt(var.sum(axis=1)))
     p, _ = eqx.filter_jit(likelihood.predict)(mean, var)
-    np.testing.assert_allclose(p[:, 1], 0.999 * S + 0.001 * (1 - S), rtol=1e-4)
+    np.testing.assert_allclose(p[:, 1], 0.999 * S + 0.001 * (1 - S), rtol=1e-8)
 
 
 def test_softmax_of_two_classes_is_logit():
@@ -164,8 +164,8 @@ def test_draws_have_the_moments_of_the_normal():
     np.testing.assert_allclose(np.cov(f.reshape(-1, 3).T), 4.0 * np.eye(3), atol=0.2)
 
 
-def test_quadrature_is_exact_for_polynomials():
-    moment = expectations.expectation(lambda f: f**8, jnp.zeros(1), jnp.full(1, 2.0), 5)
+def test_quadrature_of_polynomials():
+    moment = expectations.expectation(lambda f: f**8, jnp.zeros(1), jnp.full(1, 2.0), 20)
     np.testing.assert_allclose(moment, 105.0 * 2.0**4, rtol=1e-12)
 
 

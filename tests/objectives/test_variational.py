@@ -145,8 +145,11 @@ def test_numbers_of_gpflow(name, whiten):
             "log_density": svgp.log_density(X_NEW, Y_new),
         }
 
+    # GPflow's log densities of these are by Gauss-Hermite quadrature with 20 nodes, and off by so much.
+    off = {"poisson": 1e-3, "student_t": 0.06}.get(name, 1e-8)
     for quantity, value in found(svgp).items():
-        np.testing.assert_allclose(value, expected[quantity], rtol=1e-6, atol=1e-8, err_msg=quantity)
+        atol = off if quantity == "log_density" else 1e-8
+        np.testing.assert_allclose(value, expected[quantity], rtol=1e-6, atol=atol, err_msg=quantity)
 
 
 def test_float32_stays_float32():

@@ -179,18 +179,24 @@ class Likelihood(Module):
 
 
 class ScalarLikelihood(Likelihood):
-    """Each output depends on one latent: expectations by Gauss-Hermite quadrature, where a subclass has no closed form.
+    """Each output depends on one latent: expectations by quadrature, where a subclass has no closed form.
 
     Quadrature calls `_log_prob` with nodes on a new first axis of f, [K, N, P].
     """
 
     num_points: int = eqx.field(static=True, default=DEFAULT_POINTS, kw_only=True)
 
+    def _places(self, y) -> expectations.Places:
+        """Where log p(y | f) bends, as a function of f: pairs of centre and width. None, if nowhere in less than 1."""
+        return ()
+
     def _expected_log_prob(self, mean, var, y, X, key):
-        return expectations.expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points)
+        return expectations.expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points, self._places(y))
 
     def _log_predictive(self, mean, var, y, X, key):
-        return expectations.log_expectation(lambda f: self._log_prob(f, y, X), mean, var, self.num_points)
+        return expectations.log_expectation(
+            lambda f: self._log_prob(f, y, X), mean, var, self.num_points, self._places(y)
+        )
 
 
 def as_integer(value: Any) -> Any:

@@ -10,6 +10,7 @@ from jax.scipy.special import gammaln, log_ndtr, ndtr
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import ScalarLikelihood, as_integer, is_count
 
+_PLACES = ((0.0, 2.0),)  # where both links bend
 _LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": jax.nn.log_sigmoid}  # log p; log(1 - p) is the same at -f
 
 
@@ -30,6 +31,9 @@ class Bernoulli(ScalarLikelihood):
     def _support(self, y):
         return (y == 0) | (y == 1), "0 or 1"
 
+    def _places(self, y):
+        return _PLACES
+
     def _log_prob(self, f, y, X):
         return _LOG_INVERSE_LINK[self.link]((2.0 * y - 1.0) * f)
 
@@ -39,8 +43,8 @@ class Bernoulli(ScalarLikelihood):
         return super()._log_predictive(mean, var, y, X, key)
 
     def _predict(self, mean, var, X, key):
-        p = jnp.exp(self._log_predictive(mean, var, jnp.ones_like(mean), X, key))
-        return p, p * (1.0 - p)
+        success, failure = (jnp.exp(self._log_predictive(mean, var, y, X, key)) for y in (1.0, 0.0))
+        return success, success * failure
 
 
 class Binomial(ScalarLikelihood):
@@ -58,6 +62,9 @@ class Binomial(ScalarLikelihood):
     def _support(self, y):
         return is_count(y) & (y <= self.trials), f"integers from 0 to {self.trials}"
 
+    def _places(self, y):
+        return _PLACES
+
     def _log_prob(self, f, y, X):
         log_p, n = _LOG_INVERSE_LINK[self.link], self.trials
         log_choose = gammaln(n + 1.0) - gammaln(y + 1.0) - gammaln(n - y + 1.0)
@@ -68,6 +75,6 @@ class Binomial(ScalarLikelihood):
 
         def given(f):
             p = inverse_link(f)
-            return n * p, n * p * (1.0 - p)
+            return n * p, n * p * inverse_link(-f)
 
-        return expectations.moments(given, mean, var, self.num_points)
+        return expectations.moments(given, mean, var, self.num_points, _PLACES)

@@ -20,6 +20,9 @@ class StudentT(ScalarLikelihood):
     scale: Array = param(positive, default=1.0)
     per_output: ClassVar[tuple[str, ...]] = ("df", "scale")
 
+    def _places(self, y):
+        return ((y, self.scale * jnp.sqrt(self.df)),)
+
     def _log_prob(self, f, y, X):
         return t.logpdf(y, self.df, f, self.scale)
 
@@ -68,6 +71,9 @@ class Gamma(ScalarLikelihood):
     def _support(self, y):
         return (y > 0) & np.isfinite(y), "positive numbers"
 
+    def _places(self, y):
+        return ((jnp.log(y / self.shape), 1.0 / jnp.sqrt(1.0 + self.shape)),)
+
     def _log_prob(self, f, y, X):
         return self._with_inverse_scale(jnp.exp(-f), f, y)
 
@@ -88,6 +94,9 @@ class Exponential(ScalarLikelihood):
     def _support(self, y):
         return (y > 0) & np.isfinite(y), "positive numbers"
 
+    def _places(self, y):
+        return ((jnp.log(y), 1.0),)
+
     def _log_prob(self, f, y, X):
         return -f - y * jnp.exp(-f)
 
@@ -100,6 +109,7 @@ class Exponential(ScalarLikelihood):
 
 
 _BETA_MARGIN = 1e-6
+_BETA_PLACES = ((-4.75, 0.8), (4.75, 0.8))  # where Phi(f) and Phi(-f) come down to the margin
 
 
 class Beta(ScalarLikelihood):
@@ -115,6 +125,9 @@ class Beta(ScalarLikelihood):
     def _support(self, y):
         return (y > 0) & (y < 1), "numbers strictly between 0 and 1"
 
+    def _places(self, y):
+        return _BETA_PLACES
+
     def _log_prob(self, f, y, X):
         a, b = self.scale * _fraction(f), self.scale * _fraction(-f)
         log_beta = gammaln(a) + gammaln(b) - gammaln(self.scale)
@@ -124,7 +137,7 @@ class Beta(ScalarLikelihood):
         def given(f):
             return _fraction(f), _fraction(f) * _fraction(-f) / (1.0 + self.scale)
 
-        return expectations.moments(given, mean, var, self.num_points)
+        return expectations.moments(given, mean, var, self.num_points, ((0.0, 2.0),))
 
 
 def _fraction(f):

@@ -26,6 +26,10 @@ class Poisson(ScalarLikelihood):
     def _support(self, y):
         return is_count(y), "counts 0, 1, 2, ..."
 
+    def _places(self, y):
+        count = jnp.maximum(y, 1.0)
+        return ((jnp.log(count / self.bin_size), 1.0 / jnp.sqrt(count)),)
+
     def _log_prob(self, f, y, X):
         log_rate = f + jnp.log(self.bin_size)
         return y * log_rate - jnp.exp(log_rate) - gammaln(y + 1.0)
@@ -51,6 +55,9 @@ class NegativeBinomial(ScalarLikelihood):
 
     def _support(self, y):
         return is_count(y), "counts 0, 1, 2, ..."
+
+    def _places(self, y):
+        return ((-jnp.log(self.dispersion), 2.0),)
 
     def _log_prob(self, f, y, X):
         r = 1.0 / self.dispersion

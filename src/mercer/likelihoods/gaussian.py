@@ -89,7 +89,11 @@ class HeteroskedasticGaussian(Likelihood):
     def _log_predictive(self, mean, var, y, X, key):
         (m_f, m_g), (v_f, v_g) = jnp.split(mean, 2, axis=1), jnp.split(var, 2, axis=1)
         # Over f in closed form, over g by quadrature.
-        return expectations.log_expectation(lambda g: _log_normal(y, m_f, v_f + jnp.exp(g)), m_g, v_g, self.num_points)
+        total = v_f + (y - m_f) ** 2
+        places = tuple((jnp.log(jnp.maximum(v, jnp.finfo(v.dtype).tiny)), 1.0) for v in (v_f, total))
+        return expectations.log_expectation(
+            lambda g: _log_normal(y, m_f, v_f + jnp.exp(g)), m_g, v_g, self.num_points, places
+        )
 
     def _predict(self, mean, var, X, key):
         (m_f, m_g), (v_f, v_g) = jnp.split(mean, 2, axis=1), jnp.split(var, 2, axis=1)

@@ -14,7 +14,7 @@ from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Float
 
 from mercer.likelihoods import expectations
-from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood, ScalarLikelihood, as_integer, is_count
+from mercer.likelihoods.base import Likelihood, ScalarLikelihood, as_integer, is_count
 from mercer.parameters import constant, is_concrete, ordered, param, positive
 
 _FAR = 1e9  # standard deviations: a finite number that stands for infinity
@@ -44,6 +44,11 @@ class Ordinal(ScalarLikelihood):
         upper, lower = jnp.where(lower > 0, -lower, upper), jnp.where(lower > 0, -upper, lower)
         log_upper = log_ndtr(upper)
         return log_upper + jnp.log(-jnp.expm1(log_ndtr(lower) - log_upper))
+
+    def _places(self, y):
+        k, last = y.astype(int), len(self.bin_edges) - 1
+        edges = self.bin_edges[jnp.clip(k - 1, 0, last)], self.bin_edges[jnp.clip(k, 0, last)]
+        return tuple((edge, 2.0 * self.sigma) for edge in edges)
 
     def _log_prob(self, f, y, X):
         return self._log_probability(f, self.sigma, y)
@@ -83,12 +88,11 @@ class _Multiclass(Likelihood):
 class RobustMax(_Multiclass):
     """p(y | f) = 1 - epsilon if y is the class of the largest latent, epsilon / (C - 1) if not.
 
-    The probability that a latent is the largest is by quadrature over it, accurate while its standard deviation is at
-    most a few times that of the others; where it is more (and the classes do not sum to 1), take more `num_points`.
+    The probability that a latent is the largest is by quadrature over it.
     """
 
     epsilon: Array = constant(default=1e-3)
-    num_points: int = eqx.field(static=True, default=DEFAULT_POINTS, kw_only=True)
+    num_points: int = eqx.field(static=True, default=32, kw_only=True)
 
     def __check_init__(self):
         if is_concrete(self.epsilon) and not 0.0 < np.asarray(self.epsilon) < 1.0:
@@ -99,12 +103,14 @@ class RobustMax(_Multiclass):
         is_label = label[:, None] == jnp.arange(self.classes)
         scale = expectations.standard_deviation(var)
 
-        def others_are_smaller(f):
-            z = jnp.clip((f[..., None] - mean) / scale, -_FAR, _FAR)
+        gap = mean - _of_label(mean, label)[:, None]
+
+        def others_are_smaller(f):  # f above its mean
+            z = jnp.clip((f[..., None] - gap) / scale, -_FAR, _FAR)
             return jnp.exp(jnp.sum(jnp.where(is_label, 0.0, log_ndtr(z)), axis=-1))
 
-        m, v = _of_label(mean, label), _of_label(var, label)
-        return expectations.expectation(others_are_smaller, m, v, self.num_points)
+        steps = [(gap[:, j], scale[:, j]) for j in range(self.classes)]
+        return expectations.expectation_of_steps(others_are_smaller, _of_label(var, label), self.num_points, steps)
 
     def _probability(self, S):
         return (1.0 - self.epsilon) * S + self.epsilon * (1.0 - S) / (self.classes - 1)
@@ -121,7 +127,7 @@ class RobustMax(_Multiclass):
 
     def _predict(self, mean, var, X, key):
         labels = jnp.broadcast_to(jnp.arange(self.classes)[:, None], (self.classes, len(mean)))
-        S = jax.vmap(lambda label: self._probability_largest(mean, var, label), out_axes=1)(labels)
+        S = jax.lax.map(lambda label: self._probability_largest(mean, var, label), labels).T
         p = self._probability(S)
         return p, p * (1.0 - p)
 
