@@ -1,8 +1,8 @@
 """Risks: what predictions cost on the data, one number for each row. With a divergence they make up `GVI` (paper 000, 4.3).
 
-A risk is a loss averaged over q(f), the Gaussian (or mixture of Gaussians) of the latent values at a row. The loss of Bayes' rule
-is -log p(y | f); others count an outlier less, or score what is predicted. Rows are scored on their own, and a NaN in Y drops out,
-so that the mean over a minibatch is an unbiased estimate of that over the data.
+A risk is a loss averaged over q(f), the Gaussian (or mixture of Gaussians) of the latent values at a row. The loss of Bayes'
+rule is -log p(y | f); others count an outlier less, or score what is predicted. Rows are scored on their own, and a NaN in Y
+drops out, so that the mean over a minibatch is an unbiased estimate of that over the data.
 """
 
 import abc

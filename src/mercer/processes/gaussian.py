@@ -187,7 +187,7 @@ class Mixture(Prediction):
 
     def _of_each(self, function: Callable[[Gaussian], Any]) -> Any:
         """A function of each component, along a new first axis."""
-        return jax.vmap(lambda mean, cov: function(self._component(mean, cov)))(self.means, self.covs)
+        return for_each_entry(lambda mean, cov: function(self._component(mean, cov)), self.means, self.covs)
 
     def average(self, term):
         return jnp.mean(self._of_each(term), axis=0)
