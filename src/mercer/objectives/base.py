@@ -27,7 +27,7 @@ class Batch(Module):
     taken to that power. None counts each once. `index` is the number of each row in the data set.
     """
 
-    X: Any = constant()
+    X: Float[Array, "B D"] | eqx.Module | dict | tuple | None = constant()
     Y: Float[Array, "B P"] = constant(finite=False)  # NaN where nothing was observed
     weights: Float[Array, " B"] | None = constant()
     index: Int[Array, " B"] = constant()
