@@ -139,7 +139,8 @@ def _integrate(rule, mean, sd, num_points, enough, *more):
             fixed = jax.lax.stop_gradient(nodes(*jax.lax.stop_gradient((mean, sd))))
             return rule(mean, sd, *jax.lax.optimization_barrier(fixed))  # or XLA computes them once for each use
 
-        return integral
+        # Else room for what the derivative with many nodes needs would be filled where few are enough, too.
+        return jax.checkpoint(integral)
 
     which = jnp.argmax(jnp.stack([enough, *[is_enough for is_enough, _ in more]]))
     return jax.lax.switch(which, [with_few, *[with_nodes(nodes) for _, nodes in more]], mean, sd)
@@ -148,11 +149,87 @@ def _integrate(rule, mean, sd, num_points, enough, *more):
 def _rules_over_the_bulk(mean, sd, places):
     """For `_integrate`: more nodes if the narrowest place is not much narrower than a marginal, and many if it is."""
     middle, many = _NODES if len(places) == 1 else _NODES_OF_SEVERAL
-    rules = [(True, lambda m, s: _over_the_bulk(m, s, places, many))]
+    rules = [(True, lambda _, mean, sd, places: _over_the_bulk(mean, sd, places, many))]
     if places:
         mild = _narrowest(mean, sd, places) > 0.5
-        rules.insert(0, (mild, lambda m, s: _over_the_bulk(m, s, places, middle)))
+        rules.insert(0, (mild, lambda _, mean, sd, places: _over_the_bulk(mean, sd, places, middle)))
     return rules
+
+
+def _average(reduce, function, mean, sd, num_points, places, enough, *more):
+    """What reduce(values, z, weights) makes of the values of a function of f at nodes, with derivatives in one pass.
+
+    `reduce` also returns the share that each node has in the derivative. That by the mean is the sum of shares times g', that by
+    sd the sum of shares times z g', and so on for each number that g depends on: all are sums that XLA fuses with the values, so
+    that nothing as large as the nodes is kept for later. Arguments as in `_integrate`.
+    """
+    converted, constants = jax.closure_convert(function, mean[None])
+    which = jnp.argmax(jnp.stack([enough, *[is_enough for is_enough, _ in more]]))
+    places = jax.lax.stop_gradient([(jnp.asarray(c, mean.dtype), jnp.asarray(w, mean.dtype)) for c, w in places])
+
+    def values(f, constants):
+        return jax.vmap(lambda row: converted(row[None], *constants)[0])(f)
+
+    def nodes(number, mean, sd, places, constants):
+        if number == 0:
+            return _uniform(mean, num_points, _short_reach(num_points))
+        return more[number - 1][1](lambda f: values(f, constants), mean, sd, places)
+
+    def switch(of_nodes, which, *arguments):
+        branches = [functools.partial(of_nodes, number) for number in range(1 + len(more))]
+        return jax.lax.switch(which, branches, *arguments)
+
+    @jax.custom_jvp
+    def integral(which, mean, sd, places, constants):
+        def value(number, mean, sd, places, constants):
+            z, weights = nodes(number, mean, sd, places, constants)
+            return reduce(values(_latents(mean, sd, z), constants), z, weights)[0]
+
+        return switch(value, which, mean, sd, places, constants)
+
+    def derivative(primals, tangents):
+        d_mean, d_sd, d_constants = tangents[1], tangents[2], tangents[4]
+        moved = [i for i, d in enumerate(d_constants) if not _is_zero(d)]
+
+        def slopes(number, mean, sd, places, constants):
+            z, weights = nodes(number, mean, sd, places, constants)
+            f = _latents(mean, sd, z)
+            at_nodes, slope = jax.jvp(lambda f: values(f, constants), (f,), (jnp.ones_like(f),))
+            value, shares = reduce(at_nodes, z, weights)
+
+            def along(i, direction):
+                def of_constant(constant):
+                    return values(f, [*constants[:i], constant, *constants[i + 1 :]])
+
+                return _sum(shares * jax.jvp(of_constant, (constants[i],), (direction,))[1])
+
+            by_constants = [[along(i, direction) for direction in _directions(constants[i], mean)] for i in moved]
+            return value, _sum(shares * slope), _sum(shares * slope * z), by_constants
+
+        value, by_mean, by_sd, by_constants = switch(slopes, *primals)
+        tangent = jnp.zeros_like(value)
+        for by, d in ((by_mean, d_mean), (by_sd, d_sd)):
+            tangent = tangent if _is_zero(d) else tangent + by * d
+        for i, by in zip(moved, by_constants, strict=True):
+            parts = [d_constants[i]] if len(by) == 1 else list(d_constants[i].ravel())
+            tangent = tangent + sum(slope * part for slope, part in zip(by, parts, strict=True))
+        return value, tangent
+
+    integral.defjvp(derivative, symbolic_zeros=True)
+    return integral(which, mean, sd, places, constants)
+
+
+def _is_zero(tangent) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+def _directions(constant, mean):
+    """Unit changes of a constant: one, where it is a number or has an entry for each marginal; else one for each entry."""
+    if constant.ndim == 0 or constant.shape == mean.shape:
+        return [jnp.ones_like(constant)]
+    return [
+        jnp.zeros(constant.size, constant.dtype).at[j].set(1.0).reshape(constant.shape) for j in range(constant.size)
+    ]
 
 
 def expectation(
@@ -167,12 +244,14 @@ def expectation(
     `num_points` is the number of nodes where few are enough.
     """
 
-    def rule(mean, sd, z, weights):
-        return _sum(weights * _density(z) * function(_latents(mean, sd, z)))
+    def reduce(values, z, weights):
+        shares = weights * _density(z)
+        return _sum(shares * values), shares
 
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
-    return _integrate(rule, mean, sd, num_points, enough, *_rules_over_the_bulk(mean, sd, places))
+    rules = _rules_over_the_bulk(mean, sd, places)
+    return _average(reduce, function, mean, sd, num_points, places, enough, *rules)
 
 
 def expectation_of_steps(
@@ -208,17 +287,18 @@ def log_expectation(
 ) -> Float[Array, "..."]:
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
 
-    def rule(mean, sd, z, weights):
-        log_integrand = log_function(_latents(mean, sd, z)) - 0.5 * z**2 - 0.5 * math.log(2.0 * math.pi)
-        largest = jax.lax.stop_gradient(jnp.max(log_integrand, axis=0))
-        return largest + jnp.log(_sum(weights * jnp.exp(log_integrand - largest)))
+    def reduce(values, z, weights):
+        log_integrand = values - 0.5 * z**2 - 0.5 * math.log(2.0 * math.pi)
+        largest = jnp.max(log_integrand, axis=0)
+        terms = weights * jnp.exp(log_integrand - largest)
+        total = _sum(terms)
+        return largest + jnp.log(total), terms / total
 
     sd = standard_deviation(var)
     slope, curvature = _slope_and_curvature(log_function, mean)
     gentle = jnp.all((sd * jnp.abs(slope) < 0.5) & (sd**2 * jnp.abs(curvature) < 0.1))
     enough = _few_are_enough(mean, sd, places, num_points) & gentle
-    many = (True, lambda m, s: _around_the_mode(log_function, m, s, places))
-    return _integrate(rule, mean, sd, num_points, enough, many)
+    return _average(reduce, log_function, mean, sd, num_points, places, enough, (True, _around_the_mode))
 
 
 def _slope_and_curvature(function, f):
@@ -279,7 +359,9 @@ def moments(
 
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
-    return _integrate(rule, mean, sd, num_points, enough, *_rules_over_the_bulk(mean, sd, places))
+    rules = _rules_over_the_bulk(mean, sd, places)
+    more = [(is_enough, lambda m, s, nodes=nodes: nodes(None, m, s, places)) for is_enough, nodes in rules]
+    return _integrate(rule, mean, sd, num_points, enough, *more)
 
 
 @functools.cache
