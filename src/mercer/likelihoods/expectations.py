@@ -34,6 +34,7 @@ Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
 Places = Sequence[tuple[Any, Any]]
 
 _REACH = 7.0  # standard deviations
+_MANY = 32  # numbers that a function depends on, beyond which its derivative is not taken for one after another
 _NODES, _NODES_OF_SEVERAL = (44, 72), (80, 112)  # around one place, or each of several; the fewer where it is wide
 _MODE_NODES = 112  # around each place, for log E[exp(h)]
 _UNIFORM_NODES = 161  # where no place is known
@@ -173,13 +174,13 @@ def _average(reduce, function, mean, sd, num_points, places, enough, *more):
     def nodes(number, mean, sd, places, constants):
         if number == 0:
             return _uniform(mean, num_points, _short_reach(num_points))
+        mean, sd, constants = jax.lax.stop_gradient((mean, sd, constants))
         return more[number - 1][1](lambda f: values(f, constants), mean, sd, places)
 
     def switch(of_nodes, which, *arguments):
         branches = [functools.partial(of_nodes, number) for number in range(1 + len(more))]
         return jax.lax.switch(which, branches, *arguments)
 
-    @jax.custom_jvp
     def integral(which, mean, sd, places, constants):
         def value(number, mean, sd, places, constants):
             z, weights = nodes(number, mean, sd, places, constants)
@@ -215,7 +216,10 @@ def _average(reduce, function, mean, sd, num_points, places, enough, *more):
             tangent = tangent + sum(slope * part for slope, part in zip(by, parts, strict=True))
         return value, tangent
 
-    integral.defjvp(derivative, symbolic_zeros=True)
+    # A function with many numbers, such as a network of the input, has its derivative in the usual way.
+    if all(len(_directions(constant, mean)) <= _MANY for constant in constants):
+        integral = jax.custom_jvp(integral)
+        integral.defjvp(derivative, symbolic_zeros=True)
     return integral(which, mean, sd, places, constants)
 
 
