@@ -16,6 +16,7 @@ from scipy.special import expit, log_ndtr, ndtr
 
 from mercer import likelihoods as ml
 from mercer.likelihoods import expectations
+from mercer.parameters import param, real
 
 
 class Geometric(ml.ScalarLikelihood):
@@ -207,3 +208,59 @@ def test_places_may_be_anywhere():
     for places in ([(50.0, 0.1)], [(mean, 0.05)], [(1.0, 0.1), (1.0, 0.1)], [(-3.0, 1.0), (3.0, 1.0)]):
         got = expectations.expectation(lambda f: f**2, mean, var, 20, places)
         np.testing.assert_allclose(got, mean**2 + var, rtol=1e-6)
+
+
+class Network(ml.ScalarLikelihood):
+    """y ~ N(f, s(x)^2), where log s is a small network of x: more numbers than are differentiated one by one."""
+
+    weights: jax.Array = param(real)
+
+    def _log_prob(self, f, y, X):
+        log_s = jnp.sum(jnp.tanh(X @ self.weights), axis=1, keepdims=True)
+        return -0.5 * ((y - f) * jnp.exp(-log_s)) ** 2 - log_s
+
+    def _predict(self, mean, var, X, key):
+        raise NotImplementedError
+
+
+def test_a_likelihood_with_many_numbers_has_its_derivative():
+    """In closed form: E (y - f)^2 = (y - mean)^2 + var. Few nodes, more nodes, and the log of an expectation."""
+    rng = np.random.default_rng(0)
+    weights, X = jnp.asarray(0.3 * rng.standard_normal((3, 20))), jnp.asarray(rng.standard_normal((7, 3)))
+    mean, y = (jnp.asarray(rng.standard_normal((7, 1))) for _ in range(2))
+
+    def scale(weights):
+        return jnp.exp(jnp.sum(jnp.tanh(X @ weights), axis=1, keepdims=True))
+
+    def closed(weights, mean, var):
+        s = scale(weights)
+        expected = jnp.sum(-0.5 * ((y - mean) ** 2 + var) / s**2 - jnp.log(s))
+        total = s**2 + var
+        return expected, jnp.sum(-0.5 * (y - mean) ** 2 / total - 0.5 * jnp.log(total))
+
+    def by_quadrature(weights, mean, var):
+        likelihood = Network(weights)
+        return tuple(
+            jnp.sum(rule(mean, var, y, X)) for rule in (likelihood.expected_log_prob, likelihood.log_predictive)
+        )
+
+    for sd in (0.1, 2.0):
+        var = jnp.full_like(mean, sd**2)
+        got, expected = (jax.jit(jax.jacrev(fn, (0, 1, 2)))(weights, mean, var) for fn in (by_quadrature, closed))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), got, expected)
+
+
+def test_second_derivatives():
+    """Of E[log p] by the mean, which is twice its derivative by the variance; forward and reverse."""
+    likelihood, y = ml.StudentT(4.0, 0.5), jnp.array([[0.3], [-2.0]])
+    mean = jnp.array([[0.1], [0.4]])
+    for sd in (0.05, 0.6, 5.0):
+
+        def total(mean, var):
+            return jnp.sum(likelihood.expected_log_prob(mean, var, y))
+
+        var = jnp.full_like(mean, sd**2)
+        by_var = 2.0 * jax.grad(total, 1)(mean, var)[:, 0]
+        for second in (jax.jacfwd, jax.jacrev):
+            hessian = second(jax.grad(total))(mean, var)[:, 0, :, 0]
+            np.testing.assert_allclose(hessian, jnp.diag(by_var), rtol=1e-4, atol=1e-8)

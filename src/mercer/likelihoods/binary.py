@@ -1,14 +1,16 @@
 """Likelihoods of successes: Bernoulli and binomial, with p = link^-1(f) by the probit or the logit link."""
 
+import math
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln, log_ndtr, ndtr
+from jax.scipy.special import gammaln
 
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import ScalarLikelihood, as_integer, is_count
+from mercer.likelihoods.special import log_ndtr, ndtr
 
 _PLACES = ((0.0, 2.0),)  # where both links bend
 _LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": jax.nn.log_sigmoid}  # log p; log(1 - p) is the same at -f
@@ -63,7 +65,7 @@ class Binomial(ScalarLikelihood):
         return is_count(y) & (y <= self.trials), f"integers from 0 to {self.trials}"
 
     def _places(self, y):
-        return _PLACES
+        return ((0.0, 2.0 / (1.0 + math.log(self.trials) / 16.0)),)  # n log densities are to be as accurate as one
 
     def _log_prob(self, f, y, X):
         log_p, n = _LOG_INVERSE_LINK[self.link], self.trials

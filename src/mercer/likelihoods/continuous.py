@@ -4,12 +4,13 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erf, gammaln, log_ndtr, ndtr
+from jax.scipy.special import erf
 from jax.scipy.stats import t
 from jaxtyping import Array
 
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import Likelihood, ScalarLikelihood
+from mercer.likelihoods.special import log_gamma, log_ndtr, ndtr
 from mercer.parameters import param, positive
 
 
@@ -81,7 +82,7 @@ class Gamma(ScalarLikelihood):
         return self._with_inverse_scale(jnp.exp(0.5 * var - mean), mean, y)
 
     def _with_inverse_scale(self, inverse_scale, f, y):
-        return (self.shape - 1.0) * jnp.log(y) - y * inverse_scale - self.shape * f - gammaln(self.shape)
+        return (self.shape - 1.0) * jnp.log(y) - y * inverse_scale - self.shape * f - log_gamma(self.shape)
 
     def _predict(self, mean, var, X, key):
         y_mean = self.shape * jnp.exp(mean + 0.5 * var)
@@ -130,7 +131,7 @@ class Beta(ScalarLikelihood):
 
     def _log_prob(self, f, y, X):
         a, b = self.scale * _fraction(f), self.scale * _fraction(-f)
-        log_beta = gammaln(a) + gammaln(b) - gammaln(self.scale)
+        log_beta = log_gamma(a) + log_gamma(b) - log_gamma(self.scale)
         return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) - log_beta
 
     def _predict(self, mean, var, X, key):

@@ -57,7 +57,7 @@ class NegativeBinomial(ScalarLikelihood):
         return is_count(y), "counts 0, 1, 2, ..."
 
     def _places(self, y):
-        return ((-jnp.log(self.dispersion), 2.0),)
+        return ((-jnp.log(self.dispersion), 2.0), (jnp.log(jnp.maximum(y, 1.0)), 2.0))
 
     def _log_prob(self, f, y, X):
         r = 1.0 / self.dispersion

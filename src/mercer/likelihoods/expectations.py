@@ -18,13 +18,15 @@ independent draws.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from mercer.likelihoods.special import hazard, ndtr
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
@@ -34,10 +36,12 @@ Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
 Places = Sequence[tuple[Any, Any]]
 
 _REACH = 7.0  # standard deviations
+_PROBES = np.linspace(-6.0, 6.0, 9)  # where to look for the mode, for log E[exp(h)], in standard deviations
 _MANY = 32  # numbers that a function depends on, beyond which its derivative is not taken for one after another
-_NODES, _NODES_OF_SEVERAL = (44, 72), (80, 112)  # around one place, or each of several; the fewer where it is wide
-_MODE_NODES = 112  # around each place, for log E[exp(h)]
-_UNIFORM_NODES = 161  # where no place is known
+_PER_WIDTH = 2.6  # nodes at equal distances for each width over which a function bends: an error of about exp(-5 pi)
+_PIECE, _MOST_PIECES = 32, 8  # nodes at equal distances are taken this many at a time, so many times at most
+_NODES = 112  # around each place
+_UNIFORM_NODES, _FAR = 161, 10.0  # where no place is known, and how far they reach
 
 
 def standard_deviation(var: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -45,8 +49,6 @@ def standard_deviation(var: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.sqrt(jnp.maximum(var, jnp.finfo(var.dtype).tiny))
 
 
-# XLA adds over the first of three axes many times more slowly if the last one is 1: both of these, and so the
-# derivative of the first, are sums over the first axis of a matrix.
 def _latents(mean, sd, z):
     """f = mean + sd z, [K, ...]."""
     f = mean.reshape(1, -1) + sd.reshape(1, -1) * z.reshape(len(z), -1)
@@ -54,8 +56,10 @@ def _latents(mean, sd, z):
 
 
 def _sum(values):
-    """The sum over the nodes."""
-    return jnp.sum(values.reshape(len(values), -1), axis=0).reshape(values.shape[1:])
+    """The sum over the nodes: by a product, as XLA on the CPU makes one slow loop of a sum and the functions in it."""
+    rows = values.reshape(len(values), -1)
+    total = jnp.matmul(jnp.ones(len(rows), rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
+    return total.reshape(values.shape[1:])
 
 
 def _density(z):
@@ -75,13 +79,13 @@ def _standardised(mean, sd, low, high, places):
         yield u, jnp.clip(width / sd + jnp.abs(distance - u), 1e-8, 20.0)
 
 
-def _graded(mean, sd, low, high, places, num_points):
+def _graded(mean, sd, low, high, places):
     """Nodes z from low to high, dense around J places, and their weights in an integral over z, [J K, ...]."""
-    index = _column(np.arange(num_points), mean)
+    index = _column(np.arange(_NODES), mean)
     rules = []
     for u, b in _standardised(mean, sd, low, high, places):
         first, last = jnp.arcsinh((low - u) / b), jnp.arcsinh((high - u) / b)
-        rules.append((u, b, first, (last - first) / (num_points - 1)))
+        rules.append((u, b, first, (last - first) / (_NODES - 1)))
     nodes, weights = [], []
     for u, b, first, step in rules:
         exp_t = jnp.exp(first + step * index)
@@ -106,97 +110,114 @@ def _uniform(mean, num_points, reach):
     return _column(z, mean), _column(np.full(num_points, 1.0 / np.sum(density)), mean)  # E[1] is 1
 
 
-def _over_the_bulk(mean, sd, places, num_points):
+def _over_the_bulk(mean, sd, places):
     """Nodes for functions that are not much larger in the tails of the marginal than they are in its bulk."""
     if not places:
-        return _uniform(mean, _UNIFORM_NODES, 10.0)
+        return _uniform(mean, _UNIFORM_NODES, _FAR)
     # The further into a tail a place is, the less it matters how dense the nodes are there.
     places = [(c, w + 1e-7 * sd * jnp.exp(jnp.minimum(0.5 * ((c - mean) / sd) ** 2, 30.0))) for c, w in places]
-    return _graded(mean, sd, -_REACH, _REACH, places, num_points)
+    return _graded(mean, sd, -_REACH, _REACH, places)
 
 
-def _narrowest(mean, sd, places):
-    """The width of the narrowest place within reach of a marginal, in standard deviations."""
+def _closest(mean, sd, places):
+    """How far apart nodes may be, in standard deviations: a part of the narrowest place within reach of a marginal."""
     widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
-    return functools.reduce(jnp.minimum, [jnp.min(b) for b in widths])
+    return functools.reduce(jnp.minimum, [jnp.min(b) for b in widths]) / _PER_WIDTH
 
 
 def _few_are_enough(mean, sd, places, num_points):
-    """Whether nodes at equal distances, at most a third of the narrowest width, are enough for all marginals."""
-    return _narrowest(mean, sd, places) > 6.0 * _short_reach(num_points) / (num_points - 1)
+    return _closest(mean, sd, places) > 2.0 * _short_reach(num_points) / (num_points - 1)
 
 
-def _integrate(rule, mean, sd, num_points, enough, *more):
-    """rule(mean, sd, z, weights) with few nodes at equal distances, or else with the first of `more` that are enough.
-
-    Each of these is a pair: whether they are enough, and the function of mean and sd that gives nodes z and weights.
-    """
+def _integrate(rule, mean, sd, enough, num_points, nodes):
+    """rule(mean, sd, z, weights) with few nodes if they are enough, else with nodes(mean, sd)."""
 
     def with_few(mean, sd):
         return rule(mean, sd, *_uniform(mean, num_points, _short_reach(num_points)))
 
-    def with_nodes(nodes):
-        def integral(mean, sd):
-            fixed = jax.lax.stop_gradient(nodes(*jax.lax.stop_gradient((mean, sd))))
-            return rule(mean, sd, *jax.lax.optimization_barrier(fixed))  # or XLA computes them once for each use
+    def with_many(mean, sd):
+        fixed = jax.lax.stop_gradient(nodes(*jax.lax.stop_gradient((mean, sd))))
+        return rule(mean, sd, *jax.lax.optimization_barrier(fixed))  # or XLA computes them once for each use
 
-        # Else room for what the derivative with many nodes needs would be filled where few are enough, too.
-        return jax.checkpoint(integral)
-
-    which = jnp.argmax(jnp.stack([enough, *[is_enough for is_enough, _ in more]]))
-    return jax.lax.switch(which, [with_few, *[with_nodes(nodes) for _, nodes in more]], mean, sd)
+    # Without the checkpoint, room for what the derivative with many nodes needs would be filled where few are enough.
+    return jax.lax.cond(enough, with_few, jax.checkpoint(with_many), mean, sd)
 
 
-def _rules_over_the_bulk(mean, sd, places):
-    """For `_integrate`: more nodes if the narrowest place is not much narrower than a marginal, and many if it is."""
-    middle, many = _NODES if len(places) == 1 else _NODES_OF_SEVERAL
-    rules = [(True, lambda _, mean, sd, places: _over_the_bulk(mean, sd, places, many))]
-    if places:
-        mild = _narrowest(mean, sd, places) > 0.5
-        rules.insert(0, (mild, lambda _, mean, sd, places: _over_the_bulk(mean, sd, places, middle)))
-    return rules
+class _Rule(NamedTuple):
+    """Nodes of quadrature, in pieces, of which the first `needed` count.
+
+    nodes(g, mean, sd, fixed) gives a function from the number of a piece to z and weights, [K, ...], and a height: where
+    log E[exp(g)] is wanted, about the largest g - z^2 / 2. `fixed` is (places, needed, reach, height).
+    """
+
+    enough: Any
+    nodes: Callable[..., tuple[Callable, Any]]
+    pieces: int = 1
+    needed: Any = 1
+    reach: Any = _REACH
 
 
-def _average(reduce, function, mean, sd, num_points, places, enough, *more):
-    """What reduce(values, z, weights) makes of the values of a function of f at nodes, with derivatives in one pass.
+def _few(enough, num_points):
+    def nodes(g, mean, sd, fixed):
+        return lambda piece: _uniform(mean, num_points, _short_reach(num_points)), fixed[-1]
 
-    `reduce` also returns the share that each node has in the derivative. That by the mean is the sum of shares times g', that by
-    sd the sum of shares times z g', and so on for each number that g depends on: all are sums that XLA fuses with the values, so
-    that nothing as large as the nodes is kept for later. Arguments as in `_integrate`.
+    return _Rule(enough, nodes)
+
+
+def _at_equal_distances(also, reach, distance):
+    """From -reach to reach and at most this far apart: enough, if so many are offered, and `also`."""
+
+    def nodes(g, mean, sd, fixed):
+        _, needed, reach, height = fixed
+        step = 2.0 * reach / (_PIECE * needed.astype(mean.dtype) - 1.0)
+
+        def of_piece(piece):
+            z = step * (_PIECE * piece + _column(np.arange(_PIECE), mean)) - reach
+            return z, jnp.full_like(z, step)
+
+        return of_piece, height
+
+    needed = jnp.ceil(jnp.minimum((2.0 * reach / distance + 1.0) / _PIECE, _MOST_PIECES + 1.0)).astype(int)
+    return _Rule(also & (needed <= _MOST_PIECES), nodes, _MOST_PIECES, needed, reach)
+
+
+def _average(function, mean, sd, places, rules, height=None):
+    """E[g(f)]; with a height, log E[exp(g(f))]. By the first of the rules that is enough.
+
+    Derivatives come from the same nodes, in one pass: that by the mean is the average of g', that by sd of z g', and so on for
+    each number that g depends on; the average is under the marginal, or under its product with exp(g). So nothing as large as
+    the nodes is kept for later.
     """
     converted, constants = jax.closure_convert(function, mean[None])
-    which = jnp.argmax(jnp.stack([enough, *[is_enough for is_enough, _ in more]]))
-    places = jax.lax.stop_gradient([(jnp.asarray(c, mean.dtype), jnp.asarray(w, mean.dtype)) for c, w in places])
+    which = jnp.argmax(jnp.stack([rule.enough for rule in rules]))
+    places = [(jnp.asarray(c, mean.dtype), jnp.asarray(w, mean.dtype)) for c, w in places]
+    fixed = jax.lax.stop_gradient(
+        [(places, jnp.asarray(rule.needed), jnp.asarray(rule.reach, mean.dtype), height) for rule in rules]
+    )
 
     def values(f, constants):
         return jax.vmap(lambda row: converted(row[None], *constants)[0])(f)
 
-    def nodes(number, mean, sd, places, constants):
-        if number == 0:
-            return _uniform(mean, num_points, _short_reach(num_points))
-        mean, sd, constants = jax.lax.stop_gradient((mean, sd, constants))
-        return more[number - 1][1](lambda f: values(f, constants), mean, sd, places)
+    def with_rule(number, moved, mean, sd, fixed, constants):
+        """The average and, if `moved` is not None, its derivatives, by the constants that it names, too."""
+        rule, still = rules[number], jax.lax.stop_gradient((mean, sd, constants))
+        of_piece, height = rule.nodes(lambda f: values(f, still[2]), *still[:2], fixed[number])
 
-    def switch(of_nodes, which, *arguments):
-        branches = [functools.partial(of_nodes, number) for number in range(1 + len(more))]
-        return jax.lax.switch(which, branches, *arguments)
-
-    def integral(which, mean, sd, places, constants):
-        def value(number, mean, sd, places, constants):
-            z, weights = nodes(number, mean, sd, places, constants)
-            return reduce(values(_latents(mean, sd, z), constants), z, weights)[0]
-
-        return switch(value, which, mean, sd, places, constants)
-
-    def derivative(primals, tangents):
-        d_mean, d_sd, d_constants = tangents[1], tangents[2], tangents[4]
-        moved = [i for i, d in enumerate(d_constants) if not _is_zero(d)]
-
-        def slopes(number, mean, sd, places, constants):
-            z, weights = nodes(number, mean, sd, places, constants)
+        def sums(piece):
+            z, weights = of_piece(piece)
             f = _latents(mean, sd, z)
-            at_nodes, slope = jax.jvp(lambda f: values(f, constants), (f,), (jnp.ones_like(f),))
-            value, shares = reduce(at_nodes, z, weights)
+            if moved is None:
+                at_nodes = values(f, constants)
+            else:
+                at_nodes, slope = jax.jvp(lambda f: values(f, constants), (f,), (jnp.ones_like(f),))
+            if height is None:
+                shares = weights * _density(z)
+                average = _sum(shares * at_nodes)
+            else:
+                shares = weights * jnp.exp(at_nodes - height - 0.5 * z**2)
+                average = _sum(shares)
+            if moved is None:
+                return average, ()
 
             def along(i, direction):
                 def of_constant(constant):
@@ -205,9 +226,24 @@ def _average(reduce, function, mean, sd, num_points, places, enough, *more):
                 return _sum(shares * jax.jvp(of_constant, (constants[i],), (direction,))[1])
 
             by_constants = [[along(i, direction) for direction in _directions(constants[i], mean)] for i in moved]
-            return value, _sum(shares * slope), _sum(shares * slope * z), by_constants
+            return average, (_sum(shares * slope), _sum(shares * slope * z), by_constants)
 
-        value, by_mean, by_sd, by_constants = switch(slopes, *primals)
+        average, derivatives = sums(0) if rule.pieces == 1 else _sum_of_pieces(sums, rule.pieces, fixed[number][1])
+        if height is None:
+            return average, derivatives
+        derivatives = jax.tree.map(lambda total: total / average, derivatives)
+        return height + jnp.log(average) - 0.5 * math.log(2.0 * math.pi), derivatives
+
+    def switch(moved, which, *arguments):
+        return jax.lax.switch(which, [functools.partial(with_rule, n, moved) for n in range(len(rules))], *arguments)
+
+    def integral(*arguments):
+        return switch(None, *arguments)[0]
+
+    def derivative(primals, tangents):
+        d_mean, d_sd, d_constants = tangents[1], tangents[2], tangents[4]
+        moved = [i for i, d in enumerate(d_constants) if not _is_zero(d)]
+        value, (by_mean, by_sd, by_constants) = switch(moved, *primals)
         tangent = jnp.zeros_like(value)
         for by, d in ((by_mean, d_mean), (by_sd, d_sd)):
             tangent = tangent if _is_zero(d) else tangent + by * d
@@ -220,7 +256,20 @@ def _average(reduce, function, mean, sd, num_points, places, enough, *more):
     if all(len(_directions(constant, mean)) <= _MANY for constant in constants):
         integral = jax.custom_jvp(integral)
         integral.defjvp(derivative, symbolic_zeros=True)
-    return integral(which, mean, sd, places, constants)
+    return integral(which, mean, sd, fixed, constants)
+
+
+def _sum_of_pieces(sums, pieces, needed):
+    """The sum over the first pieces. A loop of known length, so that it has derivatives of all kinds."""
+
+    def add(total, piece):
+        def more(total):
+            return jax.tree.map(jnp.add, total, sums(piece))
+
+        return jax.lax.cond(piece < needed, more, lambda total: total, total), None
+
+    none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(sums, 0))
+    return jax.lax.scan(add, none, jnp.arange(pieces))[0]
 
 
 def _is_zero(tangent) -> bool:
@@ -248,34 +297,71 @@ def expectation(
     `num_points` is the number of nodes where few are enough.
     """
 
-    def reduce(values, z, weights):
-        shares = weights * _density(z)
-        return _sum(shares * values), shares
+    def over_the_bulk(g, mean, sd, fixed):
+        nodes = jax.lax.optimization_barrier(_over_the_bulk(mean, sd, fixed[0]))  # or XLA computes them for each use
+        return lambda piece: nodes, None
 
     sd = standard_deviation(var)
-    enough = _few_are_enough(mean, sd, places, num_points)
-    rules = _rules_over_the_bulk(mean, sd, places)
-    return _average(reduce, function, mean, sd, num_points, places, enough, *rules)
+    few = _few(_few_are_enough(mean, sd, places, num_points), num_points)
+    more = _at_equal_distances(True, _REACH - 0.5 if places else _FAR, _closest(mean, sd, places))
+    return _average(function, mean, sd, places, [few, more, _Rule(True, over_the_bulk)])
 
 
-def expectation_of_steps(
-    function: Elementwise, var: Float[Array, "..."], num_points: int, steps: Places
+def probability_above(
+    centres: Float[Array, "C ..."], scales: Float[Array, "C ..."], var: Float[Array, "..."], num_points: int
 ) -> Float[Array, "..."]:
-    """E[g(f)], f ~ N(0, var), where g is flat but for steps like Phi((f - centre) / width), many and however narrow."""
+    """The probability that f ~ N(0, var) is above all of C independent variables N(centre, scale^2).
 
-    def rule(mean, sd, z, weights):
-        return _sum(weights * _density(z) * function(sd * z))
+    It is E[prod_j Phi((f - centre_j) / scale_j)]: steps, however narrow. A class at a time, as arrays of all nodes and
+    classes would leave the processor's cache; so derivatives come from a second pass.
+    """
 
-    mean, sd = jnp.zeros_like(var), standard_deviation(var)
-    enough = _few_are_enough(mean, sd, [(centre, 1.7 * width) for centre, width in steps], num_points)
-    return _integrate(rule, mean, sd, num_points, enough, (True, lambda m, s: _between_steps(s, steps)))
+    def with_nodes(wide, derivatives, sd, centres, scales):
+        if wide:
+            z, weights = jax.lax.optimization_barrier(_between_steps(*jax.lax.stop_gradient((sd, centres, scales))))
+        else:
+            z, weights = _uniform(sd, num_points, _short_reach(num_points))
+        f = sd * z
+
+        def below(product, variable):
+            centre, scale = variable
+            return product * ndtr((f - centre) / scale), None
+
+        shares = weights * _density(z) * jax.lax.scan(below, jnp.ones_like(f), (centres, scales))[0]
+        if not derivatives:
+            return _sum(shares)
+
+        def slopes(variable):
+            centre, scale = variable
+            slope = shares * hazard((f - centre) / scale)
+            return _sum(slope) / scale, _sum(slope * z) / scale
+
+        return _sum(shares), *jax.lax.map(slopes, (centres, scales))
+
+    def switch(derivatives, enough, *arguments):
+        branches = [functools.partial(with_nodes, wide, derivatives) for wide in (True, False)]
+        return jax.lax.switch(enough.astype(int), branches, *arguments)
+
+    integral = jax.custom_jvp(functools.partial(switch, False))
+
+    @integral.defjvp
+    def _(primals, tangents):
+        _, sd, centres, scales = primals
+        _, d_sd, d_centres, d_scales = tangents
+        value, slope, slope_z = switch(True, *primals)
+        by_scale = (sd * slope_z - centres * slope) / scales
+        return value, jnp.sum(slope_z * d_sd - slope * d_centres - by_scale * d_scales, axis=0)
+
+    sd = standard_deviation(var)
+    enough = _few_are_enough(jnp.zeros_like(sd), sd, list(zip(centres, 1.7 * scales, strict=True)), num_points)
+    return integral(enough, sd, centres, scales)
 
 
-def _between_steps(sd, steps):
+def _between_steps(sd, centres, scales):
     """Gauss-Legendre nodes z between breaks at -7, -5, ..., 7, and across each step; their weights."""
     breaks = [jnp.broadcast_to(_column(np.linspace(-_REACH, _REACH, 8), sd), (8, *sd.shape))]
-    across = _column([-8.0, -3.0, 0.0, 3.0, 8.0], sd)
-    breaks += [jnp.clip((centre + width * across) / sd, -_REACH, _REACH) for centre, width in steps]
+    across = _column([-8.0, -3.0, 0.0, 3.0, 8.0], centres)
+    breaks.append(jnp.clip((centres + scales * across) / sd, -_REACH, _REACH).reshape(-1, *sd.shape))
     breaks = jnp.sort(jnp.concatenate(breaks), axis=0)[:, None]
     middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * (breaks[1:] - breaks[:-1])
     x, weights = (_column(values, sd) for values in np.polynomial.legendre.leggauss(12))
@@ -290,19 +376,26 @@ def log_expectation(
     places: Places = (),
 ) -> Float[Array, "..."]:
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
-
-    def reduce(values, z, weights):
-        log_integrand = values - 0.5 * z**2 - 0.5 * math.log(2.0 * math.pi)
-        largest = jnp.max(log_integrand, axis=0)
-        terms = weights * jnp.exp(log_integrand - largest)
-        total = _sum(terms)
-        return largest + jnp.log(total), terms / total
-
     sd = standard_deviation(var)
-    slope, curvature = _slope_and_curvature(log_function, mean)
-    gentle = jnp.all((sd * jnp.abs(slope) < 0.5) & (sd**2 * jnp.abs(curvature) < 0.1))
-    enough = _few_are_enough(mean, sd, places, num_points) & gentle
-    return _average(reduce, log_function, mean, sd, num_points, places, enough, (True, _around_the_mode))
+    at_places = [((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]
+    z = jnp.concatenate([jnp.broadcast_to(_column(_PROBES, mean), (len(_PROBES), *mean.shape)), *at_places])
+    slope, curvature = _slope_and_curvature(log_function, _latents(mean, sd, z))
+    heights = _log_integrand(log_function, mean, sd, z)
+    height = jnp.max(heights, axis=0)
+    matters = heights > height - 16.0
+    width = jnp.min(jnp.where(matters, 1.0 / jnp.sqrt(1.0 + sd**2 * jnp.maximum(-curvature, 0.0)), 1.0))
+    # A mode is further out than a probe where the integrand rises outwards; there may be one at a place, too.
+    distance, probes, gap = jnp.abs(z), len(_PROBES), float(_PROBES[1] - _PROBES[0])
+    beyond = jnp.where(sd * slope * jnp.sign(z) > distance, distance, 0.0)[:probes] + gap
+    furthest = jnp.max(jnp.concatenate([beyond, jnp.where(matters, distance, 0.0)[probes:]]))
+    closest, at_mean = jnp.minimum(width, _closest(mean, sd, places)), probes // 2
+    gentle = jnp.all((sd * jnp.abs(slope[at_mean]) < 0.5) & (sd**2 * jnp.abs(curvature[at_mean]) < 0.1))
+    rules = [
+        _few(gentle & _few_are_enough(mean, sd, places, num_points), num_points),
+        _at_equal_distances(furthest < _PROBES[-1] + gap, furthest + _REACH - 0.5, 0.7 * closest),
+        _Rule(True, _around_the_mode),
+    ]
+    return _average(log_function, mean, sd, places, rules, height)
 
 
 def _slope_and_curvature(function, f):
@@ -311,17 +404,18 @@ def _slope_and_curvature(function, f):
     def slope(f):
         return jax.jvp(function, (f,), (jnp.ones_like(f),))[1]
 
-    derivatives = jax.jvp(slope, (f[None],), (jnp.ones_like(f[None]),))
-    return tuple(d[0] for d in derivatives)
+    return jax.jvp(slope, (f,), (jnp.ones_like(f),))
 
 
-def _around_the_mode(log_function, mean, sd, places):
+def _log_integrand(log_function, mean, sd, z):
+    value = log_function(_latents(mean, sd, z)) - 0.5 * z**2
+    return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+
+def _around_the_mode(log_function, mean, sd, fixed):
     """Nodes for exp(h), whose product with the density of the marginal may be largest far from the mean."""
-
-    def log_integrand(z):
-        value = log_function(mean + sd * z) - 0.5 * z**2
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
-
+    places = fixed[0]
+    log_integrand = functools.partial(_log_integrand, log_function, mean, sd)
     # The mode is between 0 and sd h'(mean) where h is concave; near a place, perhaps, where it is not. Search on grids.
     slope = jax.jvp(log_function, (mean[None],), (jnp.ones_like(mean[None]),))[1]
     candidates = jnp.concatenate([0.0 * slope, sd * slope, *[((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]])
@@ -341,10 +435,12 @@ def _around_the_mode(log_function, mean, sd, places):
     matters = heights > jnp.max(heights, axis=0) - 40.0
     mode = jnp.take_along_axis(candidates, jnp.argmax(heights, axis=0)[None], axis=0)[0]
     low, high = (fn(jnp.where(matters, candidates, mode), axis=0) for fn in (jnp.min, jnp.max))
-    curvature = _slope_and_curvature(log_function, mean + sd * mode)[1]
+    curvature = _slope_and_curvature(log_function, (mean + sd * mode)[None])[1][0]
     width = 2.0 * sd / jnp.sqrt(1.0 + sd**2 * jnp.maximum(-curvature, 0.0))
     everywhere = [(mean, 2.0 * sd), (mean + sd * mode, width), *places]
-    return _graded(mean, sd, jnp.minimum(low, 0.0) - _REACH, jnp.maximum(high, 0.0) + _REACH, everywhere, _MODE_NODES)
+    low, high = jnp.minimum(low, 0.0) - _REACH, jnp.maximum(high, 0.0) + _REACH
+    nodes = jax.lax.optimization_barrier(_graded(mean, sd, low, high, everywhere))
+    return lambda piece: nodes, jnp.max(heights, axis=0)
 
 
 def moments(
@@ -363,9 +459,7 @@ def moments(
 
     sd = standard_deviation(var)
     enough = _few_are_enough(mean, sd, places, num_points)
-    rules = _rules_over_the_bulk(mean, sd, places)
-    more = [(is_enough, lambda m, s, nodes=nodes: nodes(None, m, s, places)) for is_enough, nodes in rules]
-    return _integrate(rule, mean, sd, num_points, enough, *more)
+    return _integrate(rule, mean, sd, enough, num_points, lambda mean, sd: _over_the_bulk(mean, sd, places))
 
 
 @functools.cache

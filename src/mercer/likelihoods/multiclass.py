@@ -10,11 +10,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import log_ndtr, logsumexp
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import Likelihood, ScalarLikelihood, as_integer, is_count
+from mercer.likelihoods.special import log_ndtr_between
 from mercer.parameters import constant, is_concrete, ordered, param, positive
 
 _FAR = 1e9  # standard deviations: a finite number that stands for infinity
@@ -40,10 +41,7 @@ class Ordinal(ScalarLikelihood):
         k, last = y.astype(int), len(self.bin_edges)
         upper = jnp.where(k == last, _FAR, (self.bin_edges[jnp.minimum(k, last - 1)] - mean) / scale)
         lower = jnp.where(k == 0, -_FAR, (self.bin_edges[jnp.maximum(k - 1, 0)] - mean) / scale)
-        # In the lower tail, where the logs of both are accurate; there is as much between -upper and -lower.
-        upper, lower = jnp.where(lower > 0, -lower, upper), jnp.where(lower > 0, -upper, lower)
-        log_upper = log_ndtr(upper)
-        return log_upper + jnp.log(-jnp.expm1(log_ndtr(lower) - log_upper))
+        return log_ndtr_between(lower, upper)
 
     def _places(self, y):
         k, last = y.astype(int), len(self.bin_edges) - 1
@@ -99,18 +97,11 @@ class RobustMax(_Multiclass):
             raise ValueError(f"RobustMax: epsilon expects a number strictly between 0 and 1, got {self.epsilon}")
 
     def _probability_largest(self, mean, var, label):
-        """S = P(f_label > all other f) = E prod_j Phi((f_label - m_j) / sqrt(v_j)) over f_label; [N, C], [N] -> [N]."""
+        """S = P(f_label > all other f), [N, C], [N] -> [N]."""
         is_label = label[:, None] == jnp.arange(self.classes)
         scale = expectations.standard_deviation(var)
-
-        gap = mean - _of_label(mean, label)[:, None]
-
-        def others_are_smaller(f):  # f above its mean
-            z = jnp.clip((f[..., None] - gap) / scale, -_FAR, _FAR)
-            return jnp.exp(jnp.sum(jnp.where(is_label, 0.0, log_ndtr(z)), axis=-1))
-
-        steps = [(gap[:, j], scale[:, j]) for j in range(self.classes)]
-        return expectations.expectation_of_steps(others_are_smaller, _of_label(var, label), self.num_points, steps)
+        gap = jnp.where(is_label, -_FAR * scale, mean - _of_label(mean, label)[:, None])
+        return expectations.probability_above(gap.T, scale.T, _of_label(var, label), self.num_points)
 
     def _probability(self, S):
         return (1.0 - self.epsilon) * S + self.epsilon * (1.0 - S) / (self.classes - 1)
