@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ import mercer as mc
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from cases import mostly_slow
 from multioutput_instances import MULTIOUTPUT, some_inputs
+
+from cases import mostly_slow
 
 X, Z = some_inputs(0, 7), some_inputs(1, 4)
 _rng = np.random.default_rng(2)

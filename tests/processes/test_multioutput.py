@@ -17,8 +17,9 @@ from mercer.covariances import Kuf, Kuu
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from cases import mostly_slow
 from multioutput_instances import LATENTS, MULTIOUTPUT, W, some_inputs
+
+from cases import mostly_slow
 
 LAYOUTS = ("diag", "outputs", "inputs", "full")
 X, Z = some_inputs(0, 4), some_inputs(1, 5)

@@ -14,8 +14,9 @@ import mercer as mc
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from cases import mostly_slow
 from multioutput_instances import MULTIOUTPUT, some_inputs
+
+from cases import mostly_slow
 
 LAYOUTS = {"diag": "npnp->np", "outputs": "npnq->npq", "inputs": "npmp->pnm", "full": "npmq->npmq"}
 X, X_NEW = some_inputs(0, 6), some_inputs(1, 4)
