@@ -21,7 +21,7 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).s
 settings.register_profile("mercer", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("mercer")
 
-_MANY = 15_000  # of the 65,530 pieces of memory that Linux grants a process; each compiled function takes some
+_MANY = 30_000  # of the 65,530 pieces of memory that Linux grants a process; each compiled function takes some
 
 
 @pytest.fixture(scope="module", autouse=True)
