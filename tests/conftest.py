@@ -1,6 +1,8 @@
 """Tests run in double precision, so that a law that fails by more than rounding is false."""
 
 import contextlib
+import os
+from importlib.metadata import version
 from pathlib import Path
 
 import equinox as eqx
@@ -11,11 +13,15 @@ from hypothesis import settings
 jax.config.update("jax_enable_x64", True)
 # Most of the time goes into compiling functions that run once: XLA should not try hard.
 jax.config.update("jax_disable_most_optimizations", True)
+_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
+if version("jaxlib").startswith("0.10."):  # later ones know no such flag, and stop at it
+    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # which take twice as long to compile
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 
 settings.register_profile("mercer", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("mercer")
 
-_MANY = 15_000  # of the 65,530 pieces of memory that Linux grants a process; each compiled function takes some
+_MANY = 30_000  # of the 65,530 pieces of memory that Linux grants a process; each compiled function takes some
 
 
 @pytest.fixture(scope="module", autouse=True)

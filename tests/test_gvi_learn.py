@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer import calibration, datasets, divergences, gvi, kernels, likelihoods
 from mercer.objectives import GVI, risks
 
@@ -58,7 +59,10 @@ def test_it_learns_and_is_calibrated(learned):
     assert learned.model.predict(np.array([[6.0]])).cov > 2.0 * np.mean(variance)
 
 
-@pytest.mark.parametrize("variational", gvi.VARIATIONAL_KERNELS)
+# The others are in the tests above, and with images.
+@pytest.mark.parametrize(
+    "variational", mostly_slow(gvi.VARIATIONAL_KERNELS, "cholesky-svgp", "diagonal-svgp", "kernelised-svgp")
+)
 def test_every_variational_kernel(variational):
     result = learn(variational=variational, divergence=divergences.GaussianWasserstein(trace=True), weight=10.0)
     assert np.isfinite(result.history).all() and result.history[-1] < result.history[0]
@@ -79,7 +83,9 @@ def test_an_own_start_and_a_share_for_validation():
 
 
 @pytest.mark.parametrize(
-    "likelihood", [likelihoods.RobustMax(3), likelihoods.Softmax(3)], ids=lambda x: type(x).__name__
+    "likelihood",
+    [likelihoods.RobustMax(3), pytest.param(likelihoods.Softmax(3), marks=pytest.mark.slow)],
+    ids=lambda x: type(x).__name__,
 )
 def test_classes(likelihood):
     rng = np.random.default_rng(0)

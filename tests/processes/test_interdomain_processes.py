@@ -1,5 +1,7 @@
 """Inducing variables of other domains in processes: inside those of latent functions, as observations, as questions."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.covariances import Kuf, Kuu
 from mercer.inducing import Derivative, FourierFeatures, Integral, Mixed, Multiscale, PerTerm, Points, Separate, Shared
 from mercer.linalg import BlockDiagonal, DiagonalPlusLowRank
@@ -36,9 +39,30 @@ def slices(covariance, layout):
     return np.einsum(LAYOUTS[layout], covariance.reshape(N, P, N, P))
 
 
-@pytest.mark.parametrize("wrapped", ["Shared", "Separate"])
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("kind", VARIABLES)
+@eqx.filter_jit
+def predictions(process, X, layouts):
+    return {layout: process.predict(X, layout) for layout in layouts}
+
+
+@eqx.filter_jit
+def matrices(inducing, kernel, X):
+    """Kuu, a root of it, and Kuf."""
+    operator = Kuu(inducing, kernel)
+    return operator.dense(), operator.colour(jnp.eye(operator.size)), Kuf(inducing, kernel, X)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrapped"),
+    mostly_slow(
+        list(itertools.product(VARIABLES, KERNELS, ["Shared", "Separate"])),
+        ("Multiscale", "SharedIndependent", "Shared"),
+        ("Derivative", "SeparateIndependent", "Separate"),
+        ("Integral", "LinearCoregionalisation", "Shared"),
+        ("FourierFeatures", "IntrinsicCoregionalisation", "Shared"),
+        ("FourierFeatures", "LinearCoregionalisation", "Separate"),
+        ("Mixed", "IntrinsicCoregionalisation", "Separate"),
+    ),
+)
 def test_any_variables_of_one_function_serve_latent_functions(kind, name, wrapped):
     """Against one dense Gaussian, made from the covariances of one function: block diagonal, and mixed by W."""
     inner, base = VARIABLES[kind]
@@ -47,27 +71,22 @@ def test_any_variables_of_one_function_serve_latent_functions(kind, name, wrappe
     inducing = Shared(inner) if wrapped == "Shared" else Separate([inner] * L)
     parts = kernel.latent.parts * (L // len(kernel.latent.parts))
     mixing = kernel.W if hasattr(kernel, "W") else np.eye(P)
-    with jax.disable_jit():
-        own = [np.asarray(Kuu(inner, part).dense()) for part in parts]
-        cross = [np.asarray(Kuf(inner, part, X)) for part in parts]
-        process = mc.Sparse(mc.GP(kernel), inducing)
-        M = len(own[0])
-        rng = np.random.default_rng(0)
-        q_mu, root = rng.normal(size=(M, L)), 0.3 * np.tril(rng.normal(size=(L, M, M))) + np.eye(M)
-        process = process.with_whitened(jnp.asarray(q_mu), jnp.asarray(root))
-        mean, covariance = np.zeros(N * P), np.array(kernel(X)).reshape(N * P, N * P)
-        for index in range(L):
-            # Kuf of latent function `index` with all outputs at all inputs
-            columns = np.einsum("mn,p->mnp", cross[index], mixing[:, index]).reshape(M, N * P)
-            R = np.asarray(Kuu(inner, parts[index]).colour(jnp.eye(M)))
-            np.testing.assert_allclose(R @ R.T, own[index], atol=1e-7)
-            C = np.linalg.solve(R, columns)
-            mean += C.T @ q_mu[:, index]
-            covariance += C.T @ (root[index] @ root[index].T - np.eye(M)) @ C
-        for layout in LAYOUTS:
-            result = process.predict(X, layout)
-            np.testing.assert_allclose(result.mean, mean.reshape(N, P), atol=1e-8)
-            np.testing.assert_allclose(result.cov, slices(covariance, layout), atol=1e-8)
+    process = mc.Sparse(mc.GP(kernel), inducing)
+    M = len(process.q_mu)
+    rng = np.random.default_rng(0)
+    q_mu, root = rng.normal(size=(M, L)), 0.3 * np.tril(rng.normal(size=(L, M, M))) + np.eye(M)
+    process = process.with_whitened(jnp.asarray(q_mu), jnp.asarray(root))
+    mean, covariance = np.zeros(N * P), np.array(kernel(X)).reshape(N * P, N * P)
+    for index in range(L):
+        own, R, cross = matrices(inner, parts[index], X)
+        np.testing.assert_allclose(R @ R.T, own, atol=1e-7)
+        # Kuf of latent function `index` with all outputs at all inputs
+        C = np.linalg.solve(R, np.einsum("mn,p->mnp", cross, mixing[:, index]).reshape(M, N * P))
+        mean += C.T @ q_mu[:, index]
+        covariance += C.T @ (root[index] @ root[index].T - np.eye(M)) @ C
+    for layout, result in predictions(process, X, tuple(LAYOUTS)).items():
+        np.testing.assert_allclose(result.mean, mean.reshape(N, P), atol=1e-8)
+        np.testing.assert_allclose(result.cov, slices(covariance, layout), atol=1e-8)
 
 
 def test_structure_survives_to_the_solve():
@@ -184,7 +203,7 @@ OBSERVED = Mixed([Points(X), Derivative(Z, 0), Integral([[0.0]], [[1.0]])])
 Y = jnp.asarray(np.random.default_rng(3).normal(size=(8, 2)))
 
 
-@pytest.mark.parametrize("mean", [None, mc.means.Linear(np.ones((1, 2)), 0.3)])
+@pytest.mark.parametrize("mean", [pytest.param(None, marks=pytest.mark.slow), mc.means.Linear(np.ones((1, 2)), 0.3)])
 def test_sparse_through_what_was_observed_is_exact(mean):
     """With the observed functionals as inducing variables, the collapsed bound is the evidence, and so is the posterior."""
     with jax.disable_jit():  # one operation at a time, of which there are fewer than of their combinations
@@ -199,8 +218,8 @@ def check_exact(mean):
     np.testing.assert_allclose(bound.bound(model, OBSERVED, Y), exact.log_marginal_likelihood(), atol=1e-6)
     best = bound.posterior(model, OBSERVED, Y)
     for at in (X + 0.2, Derivative(X, 0), Integral(X, X + 1.0), OBSERVED):
-        for layout in ("diag", "inputs"):
-            expected, found = exact.predict(at, layout), best.predict(at, layout)
+        both = (predictions(process, at, ("diag", "inputs")).values() for process in (exact, best))
+        for expected, found in zip(*both, strict=True):
             np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)
             np.testing.assert_allclose(found.cov, expected.cov, atol=1e-5)
     trained = mc.Model(best, model.likelihood)
@@ -220,7 +239,7 @@ def test_functionals_are_trained_on():
     assert exact.history[-1] < exact.history[0]
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", mostly_slow(KERNELS, "SeparateIndependent", "IntrinsicCoregionalisation"))
 def test_derivatives_of_several_outputs(name):
     """Predictions of slopes are slopes of predictions, in prior, exact and sparse processes."""
     kernel = KERNELS[name](RBF)
@@ -243,7 +262,7 @@ def test_sample_paths_see_derivatives_and_integrals():
     """Monte Carlo over 2,000 draws: a tolerance of five standard errors."""
     posterior = mc.Conditioned(mc.GP(RBF), OBSERVED, Y[:, :1], 0.1).cached()
     keys = jax.random.split(jax.random.key(0), 2000)
-    draws = np.asarray(jax.vmap(lambda key: posterior.sample_function(key, 200)(X)[:, 0])(keys))
+    draws = np.asarray(jax.jit(jax.vmap(lambda key: posterior.sample_function(key, 200)(X)[:, 0]))(keys))
     expected = posterior.predict(X, "inputs")
     scale = np.sqrt(np.diag(expected.cov[0]).max())
     np.testing.assert_allclose(draws.mean(0), expected.mean[:, 0], atol=5 * scale / np.sqrt(2000))
@@ -266,7 +285,9 @@ SUMMED = {
 }
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize(
+    "name", mostly_slow(SUMMED, "one output", "SharedIndependent", "LinearCoregionalisation", "separate", "sum")
+)
 def test_sums_over_the_data_give_the_same_bound(name):
     prior, inducing = SUMMED[name]
     q = mc.Sparse(prior, inducing, num_outputs=3)
@@ -275,15 +296,18 @@ def test_sums_over_the_data_give_the_same_bound(name):
     batch = objective.prepare(model, objective.checked(model, (DATA, TARGETS)))
     assert isinstance(batch, SummedBatch) and batch.num_data == 20
 
+    @eqx.filter_jit
     @eqx.filter_value_and_grad
     def value(model, batch):
         return objective._value(model, batch, None)
 
-    with jax.disable_jit():
-        found, gradient = value(model, batch)
-        expected, expected_gradient = value(model, mc.objectives.Batch(jnp.asarray(DATA), jnp.asarray(TARGETS)))
-        best = mc.Model(objective.posterior(model, DATA, TARGETS), model.likelihood)
-        np.testing.assert_allclose(mc.elbo(best, DATA, TARGETS), -20.0 * expected, rtol=1e-7)
+    @eqx.filter_jit
+    def elbo_of_the_best(model):
+        return mc.elbo(mc.Model(objective.posterior(model, DATA, TARGETS), model.likelihood), DATA, TARGETS)
+
+    found, gradient = value(model, batch)
+    expected, expected_gradient = value(model, mc.objectives.Batch(jnp.asarray(DATA), jnp.asarray(TARGETS)))
+    np.testing.assert_allclose(elbo_of_the_best(model), -20.0 * expected, rtol=1e-7)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     gradients = (jax.tree.leaves(tree.posterior.prior) for tree in (gradient, expected_gradient))
     for got, want in zip(*gradients, strict=True):

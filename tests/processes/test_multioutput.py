@@ -3,6 +3,7 @@ inducing variables, in every layout, whitened or not, cached or not."""
 
 import itertools
 import sys
+from functools import cache
 from pathlib import Path
 
 import equinox as eqx
@@ -17,6 +18,8 @@ from mercer.covariances import Kuf, Kuu
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 from multioutput_instances import LATENTS, MULTIOUTPUT, W, some_inputs
+
+from cases import mostly_slow
 
 LAYOUTS = ("diag", "outputs", "inputs", "full")
 X, Z = some_inputs(0, 4), some_inputs(1, 5)
@@ -51,7 +54,20 @@ def long(X):
     return jnp.concatenate([jnp.repeat(X, P, axis=0), outputs[:, None]], axis=1)
 
 
-CASES = [(name, kind) for name, kernel in KERNELS.items() for kind in inducing_variables(kernel)]
+CASES = mostly_slow(
+    [(name, kind) for name, kernel in KERNELS.items() for kind in inducing_variables(kernel)],
+    ("SharedIndependent", "Shared"),
+    ("SeparateIndependent", "Separate"),
+    ("LinearCoregionalisation", "Points"),
+    ("LinearCoregionalisation", "Separate"),
+    ("IntrinsicCoregionalisation", "Shared"),
+    ("IntrinsicCoregionalisation", "OutputPoints"),
+    ("ConvolutionProcess", "Shared"),
+    ("ConvolutionProcess", "OutputPoints"),
+    ("square LMC", "Shared"),
+    ("OutputIndexed", "Points"),
+    ("OutputIndexed convolution", "Separate"),
+)
 
 
 def process_and_law(name, kind, whiten=True):
@@ -68,17 +84,26 @@ def process_and_law(name, kind, whiten=True):
     )
 
 
+@eqx.filter_jit
+def predictions(process, X, layouts):
+    return {layout: process.predict(X, layout) for layout in layouts}
+
+
+@eqx.filter_jit
+def matrices(process, X, rows):
+    """The kernel of all values, Kuf, and Kuu with a root of it."""
+    operator = process.Kuu()
+    return inner(process.prior.kernel)(X), process.Kuf(rows), operator.dense(), operator.colour(jnp.eye(operator.size))
+
+
+@cache
 def dense(name, kind):
     """The mean and the covariance of all values, from Kuu, Kuf and the kernel as plain matrices."""
-    kernel = KERNELS[name]
     process, mean, root = process_and_law(name, kind)
-    indexed = isinstance(kernel, mc.kernels.OutputIndexed)
-    rows = long(X) if indexed else X
-    full = np.asarray(inner(kernel)(X)).reshape(N * P, N * P)
-    cross = np.asarray(process.Kuf(rows)).reshape(len(mean), N * P)
-    operator = process.Kuu()
-    R = np.asarray(operator.colour(jnp.eye(len(mean))))
-    np.testing.assert_allclose(R @ R.T, operator.dense(), atol=1e-8)
+    rows = long(X) if isinstance(KERNELS[name], mc.kernels.OutputIndexed) else X
+    full, cross, Kuu, R = (np.asarray(matrix) for matrix in matrices(process, X, rows))
+    full, cross = full.reshape(N * P, N * P), cross.reshape(len(mean), N * P)
+    np.testing.assert_allclose(R @ R.T, Kuu, atol=1e-8)
     C = np.linalg.solve(R, cross)
     return C.T @ mean, full - C.T @ C + C.T @ root @ root.T @ C
 
@@ -91,25 +116,24 @@ def slices(covariance, layout):
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_sparse_is_one_dense_gaussian(name, kind):
-    with jax.disable_jit():  # one operation at a time, of which there are fewer than of their combinations
-        check_sparse(name, kind)
-
-
-def check_sparse(name, kind):
     mean, covariance = dense(name, kind)
     for whiten, cached in ((True, False), (True, True), (False, False)):
         process = process_and_law(name, kind, whiten)[0]
         process = process.cached() if cached else process
         if isinstance(KERNELS[name], mc.kernels.OutputIndexed):
-            result = process.predict(long(X), "inputs")
+            each, result = predictions(process, long(X), ("diag", "inputs")).values()
             np.testing.assert_allclose(result.mean.ravel(), mean, atol=1e-8)
             np.testing.assert_allclose(result.cov[0], covariance, atol=1e-8)
-            np.testing.assert_allclose(process.predict(long(X)).cov.ravel(), np.diag(covariance), atol=1e-8)
+            np.testing.assert_allclose(each.cov.ravel(), np.diag(covariance), atol=1e-8)
             continue
-        for layout in LAYOUTS:
-            result = process.predict(X, layout)
+        for layout, result in predictions(process, X, LAYOUTS).items():
             np.testing.assert_allclose(result.mean, mean.reshape(N, P), atol=1e-8)
             np.testing.assert_allclose(result.cov, slices(covariance, layout), atol=1e-8)
+
+
+@eqx.filter_jit
+def kl(process):
+    return process.kl()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -117,8 +141,8 @@ def test_kl_is_that_of_dense_gaussians(name, kind):
     process, mean, root = process_and_law(name, kind)
     S = root @ root.T
     expected = 0.5 * (np.trace(S) + mean @ mean - len(mean) - np.linalg.slogdet(S)[1])
-    np.testing.assert_allclose(process.kl(), expected, rtol=1e-9)
-    np.testing.assert_allclose(process_and_law(name, kind, whiten=False)[0].kl(), expected, rtol=1e-5)
+    np.testing.assert_allclose(kl(process), expected, rtol=1e-9)
+    np.testing.assert_allclose(kl(process_and_law(name, kind, whiten=False)[0]), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", MULTIOUTPUT)
@@ -203,19 +227,24 @@ def test_convolution_process_is_its_integral():
 def test_draws_of_functions_have_the_covariance_of_the_process(name):
     """Monte Carlo over 3,000 draws: a tolerance of five standard errors."""
     kernel = MULTIOUTPUT[name]
-    draws = jax.vmap(lambda key: kernel.draw(key, 64)(X[:2]))(jax.random.split(jax.random.key(0), 3000))
-    flat = np.asarray(draws).reshape(3000, -1)
+    draw = jax.jit(jax.vmap(lambda key: kernel.draw(key, 64)(X[:2])))
+    flat = np.asarray(draw(jax.random.split(jax.random.key(0), 3000))).reshape(3000, -1)
     expected = np.asarray(kernel(X[:2])).reshape(6, 6)
     np.testing.assert_allclose(flat.T @ flat / 3000, expected, atol=5 * 2 * expected.max() / np.sqrt(3000))
 
 
-@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "square LMC"])
+@eqx.filter_jit
+def draws(process, X):
+    keys = jax.random.split(jax.random.key(1), 3000)
+    return jax.vmap(lambda key: process.sample_function(key, 64)(X))(keys)
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case.values[0] != "square LMC"])
 def test_functions_drawn_from_a_sparse_posterior_follow_its_law(name, kind):
     mean, covariance = dense(name, kind)
     process = process_and_law(name, kind)[0]
     rows = long(X) if isinstance(KERNELS[name], mc.kernels.OutputIndexed) else X
-    draws = jax.vmap(lambda key: process.sample_function(key, 64)(rows))(jax.random.split(jax.random.key(1), 3000))
-    flat = np.asarray(draws).reshape(3000, -1)
+    flat = np.asarray(draws(process, rows)).reshape(3000, -1)
     scale = np.diag(covariance).max()
     np.testing.assert_allclose(flat.mean(0), mean, atol=5 * np.sqrt(scale / 3000))
     np.testing.assert_allclose(np.cov(flat.T), covariance, atol=5 * 2 * scale / np.sqrt(3000))
@@ -248,22 +277,34 @@ def test_one_output_with_several_copies_is_shared_independence():
         np.testing.assert_allclose(single.predict(X, layout).cov, shared.predict(X, layout).cov, atol=1e-12)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients_reach_every_parameter(layout):
+TRAINED = [
+    ("LinearCoregionalisation", "Separate"),
+    ("ConvolutionProcess", "Shared"),
+    ("SeparateIndependent", "Points"),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "kind"),
+    mostly_slow(
+        [(layout, *case) for layout in LAYOUTS for case in TRAINED],
+        ("diag", *TRAINED[0]),
+        ("outputs", *TRAINED[1]),
+        ("inputs", *TRAINED[2]),
+        ("full", *TRAINED[0]),
+    ),
+)
+def test_gradients_reach_every_parameter(layout, name, kind):
     """Of each parameter of the kernel, the variables and q: finite, and not all zero."""
 
+    @eqx.filter_jit
     @eqx.filter_grad
     def gradient(process):
         result = process._predict(X, layout)
         return jnp.sum(jnp.sin(result.mean)) + jnp.sum(jnp.cos(result.cov))
 
-    for name, kind in [
-        ("LinearCoregionalisation", "Separate"),
-        ("ConvolutionProcess", "Shared"),
-        ("SeparateIndependent", "Points"),
-    ]:
-        gradients = jax.tree.leaves(gradient(process_and_law(name, kind)[0]))
-        assert all(bool(jnp.isfinite(g).all()) and bool(jnp.any(g != 0.0)) for g in gradients)
+    gradients = jax.tree.leaves(gradient(process_and_law(name, kind)[0]))
+    assert all(bool(jnp.isfinite(g).all()) and bool(jnp.any(g != 0.0)) for g in gradients)
 
 
 KERNEL = MULTIOUTPUT["LinearCoregionalisation"]

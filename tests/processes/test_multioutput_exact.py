@@ -1,5 +1,6 @@
 """Exact posteriors of several outputs against one dense computation on all N P values at once."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import mercer as mc
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 from multioutput_instances import MULTIOUTPUT, some_inputs
+
+from cases import mostly_slow
 
 LAYOUTS = {"diag": "npnp->np", "outputs": "npnq->npq", "inputs": "npmp->pnm", "full": "npmq->npmq"}
 X, X_NEW = some_inputs(0, 6), some_inputs(1, 4)
@@ -42,24 +45,42 @@ def dense(kernel, Y, noise):
     return mean, covariance, evidence, left_out
 
 
-@pytest.mark.parametrize("data", ["complete", "missing"])
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", MULTIOUTPUT)
+@eqx.filter_jit
+def computed(process):
+    """The evidence, predictions with and without a cache, and those with each value left out."""
+    cached = process.cached()
+    predictions = {layout: cached.predict(X_NEW, layout) for layout in LAYOUTS}
+    return process.log_marginal_likelihood(), process.predict(X_NEW), predictions, process.leave_one_out()
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "data"),
+    mostly_slow(
+        list(itertools.product(MULTIOUTPUT, NOISES, ["complete", "missing"])),
+        ("SharedIndependent", "one", "missing"),
+        ("SeparateIndependent", "for each output", "complete"),
+        ("LinearCoregionalisation", "for each value", "missing"),
+        ("IntrinsicCoregionalisation", "one", "complete"),
+        ("IntrinsicCoregionalisation", "for each output", "complete"),
+        ("IntrinsicCoregionalisation", "for each value", "complete"),
+        ("IntrinsicCoregionalisation", "for each output", "missing"),
+        ("ConvolutionProcess", "one", "missing"),
+        ("ConvolutionProcess", "for each output", "complete"),
+    ),
+)
 def test_posterior_is_the_dense_one(name, noise, data):
     kernel, values = MULTIOUTPUT[name], Y if data == "complete" else MISSING
     mean, covariance, evidence, left_out = dense(kernel, values, NOISES[noise])
-    with jax.disable_jit():
-        process = mc.Conditioned(mc.GP(kernel, MEAN), X, values, NOISES[noise])
-        np.testing.assert_allclose(process.log_marginal_likelihood(), evidence, atol=1e-8)
-        cached = process.cached()
-        for layout, rule in LAYOUTS.items():
-            result = cached.predict(X_NEW, layout)
-            np.testing.assert_allclose(result.mean, mean.reshape(M, P), atol=1e-8)
-            np.testing.assert_allclose(result.cov, np.einsum(rule, covariance.reshape(M, P, M, P)), atol=1e-8)
-        np.testing.assert_allclose(process.predict(X_NEW).cov, cached.predict(X_NEW).cov, atol=1e-12)
-        loo, seen = process.leave_one_out(), ~np.isnan(values)
-        np.testing.assert_allclose(loo.mean[seen], left_out[0].reshape(N, P)[seen], atol=1e-8)
-        np.testing.assert_allclose(loo.cov[seen], left_out[1].reshape(N, P)[seen], atol=1e-8)
+    process = mc.Conditioned(mc.GP(kernel, MEAN), X, values, NOISES[noise])
+    found, plain, cached, loo = computed(process)
+    np.testing.assert_allclose(found, evidence, atol=1e-8)
+    for layout, rule in LAYOUTS.items():
+        np.testing.assert_allclose(cached[layout].mean, mean.reshape(M, P), atol=1e-8)
+        np.testing.assert_allclose(cached[layout].cov, np.einsum(rule, covariance.reshape(M, P, M, P)), atol=1e-8)
+    np.testing.assert_allclose(plain.cov, cached["diag"].cov, atol=1e-12)
+    seen = ~np.isnan(values)
+    np.testing.assert_allclose(loo.mean[seen], left_out[0].reshape(N, P)[seen], atol=1e-8)
+    np.testing.assert_allclose(loo.cov[seen], left_out[1].reshape(N, P)[seen], atol=1e-8)
 
 
 def test_complete_intrinsic_data_come_apart():
@@ -70,6 +91,7 @@ def test_complete_intrinsic_data_come_apart():
     whole = mc.Conditioned(prior, X, Y, NOISES["for each output"], complete=False)
     assert isinstance(whole.cached(), mc.processes.CachedConditioned)
 
+    @eqx.filter_jit
     @eqx.filter_value_and_grad
     def evidence(process):
         return process.log_marginal_likelihood()
@@ -91,7 +113,8 @@ def test_functions_drawn_from_the_posterior_follow_its_law(name):
     mean, covariance, *_ = dense(MULTIOUTPUT[name], values, 0.2)
     process = mc.Conditioned(mc.GP(MULTIOUTPUT[name], MEAN), X, values, 0.2).cached()
     keys = jax.random.split(jax.random.key(0), 3000)
-    draws = np.asarray(jax.vmap(lambda key: process.sample_function(key, 64)(X_NEW))(keys)).reshape(3000, -1)
+    draw = jax.jit(jax.vmap(lambda key: process.sample_function(key, 64)(X_NEW)))
+    draws = np.asarray(draw(keys)).reshape(3000, -1)
     scale = np.diag(covariance).max()
     np.testing.assert_allclose(draws.mean(0), mean, atol=5 * np.sqrt(scale / 3000))
     np.testing.assert_allclose(np.cov(draws.T), covariance, atol=10 * scale / np.sqrt(3000))

@@ -10,6 +10,7 @@ import pytest
 from dense_gaussians import KERNEL, LAYOUTS, MISSING, X_NEW, X, Y, Z, prior, some_q
 
 import mercer as mc
+from cases import mostly_slow
 
 P, AT = 2, X_NEW[:3]
 Q_MU, Q_SQRT = some_q(P)
@@ -58,7 +59,7 @@ def test_a_gaussian_draws_what_its_layout_knows():
         assert_moments(draws, mean, (known[layout] * cov).reshape(4, 4))
 
 
-@pytest.mark.parametrize("name", ["GP", "Conditioned", "Conditioned, missing", "Sparse"])
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "GP", "Conditioned, missing", "Sparse"))
 def test_drawn_functions_are_functions_with_the_moments_of_the_process(name):
     """The same key gives the same function, whose value at an input does not depend on the other inputs asked for."""
     process = PROCESSES[name]

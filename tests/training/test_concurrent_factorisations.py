@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from cases import mostly_slow
+
 PREAMBLE = """
 import jax; jax.config.update("jax_enable_x64", True)
 import numpy as np, mercer as mc
@@ -47,7 +49,7 @@ fit(mc.Sparse(mc.GP(k.Matern32(0.5)), points), mc.objectives.CollapsedELBO(), 1,
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_slow(CASES, "exact outputs", "restarts"))
 def test_training_ends(case):
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", PREAMBLE + CASES[case]], check=True, timeout=240, env=environment)
