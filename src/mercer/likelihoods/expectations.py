@@ -1,14 +1,8 @@
 """Expectations under Gaussian marginals: the one quadrature and the one Monte Carlo rule behind every likelihood.
 
-Functions of one latent, f = mean + sd z, by the trapezoidal rule: for analytic functions its error falls
-exponentially with the number of nodes. Where all marginals are narrow beside the widths over which the function
-bends, a few nodes at equal distances in z are enough. Where one is wide, there are more, at equal steps of t, z = u +
-b sinh(t): their distance is about b at a place u where the function bends (the edge of a class, the observation of a
-likelihood with heavy tails), and grows in proportion to the distance from it. So the rate of the error hardly depends
-on how narrow the place is beside the marginal. Several places have nodes each, and a node counts with the share of
-its own rule: near its place almost 1, near the others almost 0. For the log of E[exp(h)] there are nodes around the
-mode of the integrand, too, which may be many standard deviations away from the mean. Nodes and weights are constants
-of derivatives, which are those of the function.
+Functions of one latent: the trapezoidal rule, with nodes as in `nodes.py`. For the log of E[exp(h)] there are nodes around the
+mode of the integrand, too, which may be many standard deviations away from the mean. Nodes and weights are constants of
+derivatives, which are those of the function.
 
 Functions of several latents: randomised quasi-Monte Carlo, Sobol's points shifted at random modulo one (Cranley and
 Patterson, 1976), so that each point is uniform, the average unbiased, and its error several times smaller than that of
@@ -17,8 +11,7 @@ independent draws.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,159 +19,19 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mercer.likelihoods import nodes
+from mercer.likelihoods.nodes import Places
 from mercer.likelihoods.special import hazard, ndtr
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
-# Where a function of f bends: centres and widths, numbers or arrays like the mean. The width is about how far from the
-# real axis, in the complex plane, the function is analytic. With no place it is taken to be 1 everywhere, as of the
-# usual links.
-Places = Sequence[tuple[Any, Any]]
-
-_REACH = 7.0  # standard deviations
 _PROBES = np.linspace(-6.0, 6.0, 9)  # where to look for the mode, for log E[exp(h)], in standard deviations
 _MANY = 32  # numbers that a function depends on, beyond which its derivative is not taken for one after another
-_PER_WIDTH = 2.6  # nodes at equal distances for each width over which a function bends: an error of about exp(-5 pi)
-_PIECE, _MOST_PIECES = 32, 8  # nodes at equal distances are taken this many at a time, so many times at most
-_NODES = 112  # around each place
-_UNIFORM_NODES, _FAR = 161, 10.0  # where no place is known, and how far they reach
 
 
 def standard_deviation(var: Float[Array, "..."]) -> Float[Array, "..."]:
     """sqrt(var), with derivative 0 where the variance is 0 (or negative by rounding)."""
     return jnp.sqrt(jnp.maximum(var, jnp.finfo(var.dtype).tiny))
-
-
-def _latents(mean, sd, z):
-    """f = mean + sd z, [K, ...]."""
-    f = mean.reshape(1, -1) + sd.reshape(1, -1) * z.reshape(len(z), -1)
-    return f.reshape(len(z), *mean.shape)
-
-
-def _sum(values):
-    """The sum over the nodes: by a product, as XLA on the CPU makes one slow loop of a sum and the functions in it."""
-    rows = values.reshape(len(values), -1)
-    total = jnp.matmul(jnp.ones(len(rows), rows.dtype), rows, precision=jax.lax.Precision.HIGHEST)
-    return total.reshape(values.shape[1:])
-
-
-def _density(z):
-    return jnp.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-
-
-def _column(values, like):
-    """Numbers along a new first axis."""
-    return jnp.asarray(values, like.dtype).reshape(-1, *[1] * like.ndim)
-
-
-def _standardised(mean, sd, low, high, places):
-    """Centres u and widths b of the places in z; one that is out of reach is as wide as it is far away."""
-    for centre, width in places:
-        distance = (centre - mean) / sd
-        u = jnp.clip(distance, low, high)
-        yield u, jnp.clip(width / sd + jnp.abs(distance - u), 1e-8, 20.0)
-
-
-def _graded(mean, sd, low, high, places):
-    """Nodes z from low to high, dense around J places, and their weights in an integral over z, [J K, ...]."""
-    index = _column(np.arange(_NODES), mean)
-    rules = []
-    for u, b in _standardised(mean, sd, low, high, places):
-        first, last = jnp.arcsinh((low - u) / b), jnp.arcsinh((high - u) / b)
-        rules.append((u, b, first, (last - first) / (_NODES - 1)))
-    nodes, weights = [], []
-    for u, b, first, step in rules:
-        exp_t = jnp.exp(first + step * index)
-        z = u + 0.5 * b * (exp_t - 1.0 / exp_t)
-        spacing = 0.5 * b * step * (exp_t + 1.0 / exp_t)
-        if len(rules) > 1:  # a rule counts where its nodes are closer than those of the others
-            closer = [spacing**2 / (step**2 * ((z - u) ** 2 + b**2)) for u, b, _, step in rules]
-            spacing = spacing / sum(ratio**3 for ratio in closer)
-        nodes.append(z)
-        weights.append(spacing)
-    return jnp.concatenate(nodes), jnp.concatenate(weights)
-
-
-def _short_reach(num_points):
-    return min(0.3 * num_points, _REACH)
-
-
-def _uniform(mean, num_points, reach):
-    """Nodes z at equal distances from -reach to reach and their weights in an integral over z, [K, 1, ..., 1]."""
-    z = np.linspace(-reach, reach, num_points)
-    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-    return _column(z, mean), _column(np.full(num_points, 1.0 / np.sum(density)), mean)  # E[1] is 1
-
-
-def _over_the_bulk(mean, sd, places):
-    """Nodes for functions that are not much larger in the tails of the marginal than they are in its bulk."""
-    if not places:
-        return _uniform(mean, _UNIFORM_NODES, _FAR)
-    # The further into a tail a place is, the less it matters how dense the nodes are there.
-    places = [(c, w + 1e-7 * sd * jnp.exp(jnp.minimum(0.5 * ((c - mean) / sd) ** 2, 30.0))) for c, w in places]
-    return _graded(mean, sd, -_REACH, _REACH, places)
-
-
-def _closest(mean, sd, places):
-    """How far apart nodes may be, in standard deviations: a part of the narrowest place within reach of a marginal."""
-    widths = [b for _, b in _standardised(mean, sd, -_REACH, _REACH, places or [(mean, 1.0)])]
-    return functools.reduce(jnp.minimum, [jnp.min(b) for b in widths]) / _PER_WIDTH
-
-
-def _few_are_enough(mean, sd, places, num_points):
-    return _closest(mean, sd, places) > 2.0 * _short_reach(num_points) / (num_points - 1)
-
-
-def _integrate(rule, mean, sd, enough, num_points, nodes):
-    """rule(mean, sd, z, weights) with few nodes if they are enough, else with nodes(mean, sd)."""
-
-    def with_few(mean, sd):
-        return rule(mean, sd, *_uniform(mean, num_points, _short_reach(num_points)))
-
-    def with_many(mean, sd):
-        fixed = jax.lax.stop_gradient(nodes(*jax.lax.stop_gradient((mean, sd))))
-        return rule(mean, sd, *jax.lax.optimization_barrier(fixed))  # or XLA computes them once for each use
-
-    # Without the checkpoint, room for what the derivative with many nodes needs would be filled where few are enough.
-    return jax.lax.cond(enough, with_few, jax.checkpoint(with_many), mean, sd)
-
-
-class _Rule(NamedTuple):
-    """Nodes of quadrature, in pieces, of which the first `needed` count.
-
-    nodes(g, mean, sd, fixed) gives a function from the number of a piece to z and weights, [K, ...], and a height: where
-    log E[exp(g)] is wanted, about the largest g - z^2 / 2. `fixed` is (places, needed, reach, height).
-    """
-
-    enough: Any
-    nodes: Callable[..., tuple[Callable, Any]]
-    pieces: int = 1
-    needed: Any = 1
-    reach: Any = _REACH
-
-
-def _few(enough, num_points):
-    def nodes(g, mean, sd, fixed):
-        return lambda piece: _uniform(mean, num_points, _short_reach(num_points)), fixed[-1]
-
-    return _Rule(enough, nodes)
-
-
-def _at_equal_distances(also, reach, distance):
-    """From -reach to reach and at most this far apart: enough, if so many are offered, and `also`."""
-
-    def nodes(g, mean, sd, fixed):
-        _, needed, reach, height = fixed
-        step = 2.0 * reach / (_PIECE * needed.astype(mean.dtype) - 1.0)
-
-        def of_piece(piece):
-            z = step * (_PIECE * piece + _column(np.arange(_PIECE), mean)) - reach
-            return z, jnp.full_like(z, step)
-
-        return of_piece, height
-
-    needed = jnp.ceil(jnp.minimum((2.0 * reach / distance + 1.0) / _PIECE, _MOST_PIECES + 1.0)).astype(int)
-    return _Rule(also & (needed <= _MOST_PIECES), nodes, _MOST_PIECES, needed, reach)
 
 
 def _average(function, mean, sd, places, rules, height=None):
@@ -205,17 +58,17 @@ def _average(function, mean, sd, places, rules, height=None):
 
         def sums(piece):
             z, weights = of_piece(piece)
-            f = _latents(mean, sd, z)
+            f = nodes.latents(mean, sd, z)
             if moved is None:
                 at_nodes = values(f, constants)
             else:
                 at_nodes, slope = jax.jvp(lambda f: values(f, constants), (f,), (jnp.ones_like(f),))
             if height is None:
-                shares = weights * _density(z)
-                average = _sum(shares * at_nodes)
+                shares = weights * nodes.density(z)
+                average = nodes.total(shares * at_nodes)
             else:
                 shares = weights * jnp.exp(at_nodes - height - 0.5 * z**2)
-                average = _sum(shares)
+                average = nodes.total(shares)
             if moved is None:
                 return average, ()
 
@@ -223,10 +76,10 @@ def _average(function, mean, sd, places, rules, height=None):
                 def of_constant(constant):
                     return values(f, [*constants[:i], constant, *constants[i + 1 :]])
 
-                return _sum(shares * jax.jvp(of_constant, (constants[i],), (direction,))[1])
+                return nodes.total(shares * jax.jvp(of_constant, (constants[i],), (direction,))[1])
 
             by_constants = [[along(i, direction) for direction in _directions(constants[i], mean)] for i in moved]
-            return average, (_sum(shares * slope), _sum(shares * slope * z), by_constants)
+            return average, (nodes.total(shares * slope), nodes.total(shares * slope * z), by_constants)
 
         average, derivatives = sums(0) if rule.pieces == 1 else _sum_of_pieces(sums, rule.pieces, fixed[number][1])
         if height is None:
@@ -298,13 +151,15 @@ def expectation(
     """
 
     def over_the_bulk(g, mean, sd, fixed):
-        nodes = jax.lax.optimization_barrier(_over_the_bulk(mean, sd, fixed[0]))  # or XLA computes them for each use
-        return lambda piece: nodes, None
+        around = jax.lax.optimization_barrier(
+            nodes.over_the_bulk(mean, sd, fixed[0])
+        )  # or XLA computes them for each use
+        return lambda piece: around, None
 
     sd = standard_deviation(var)
-    few = _few(_few_are_enough(mean, sd, places, num_points), num_points)
-    more = _at_equal_distances(True, _REACH - 0.5 if places else _FAR, _closest(mean, sd, places))
-    return _average(function, mean, sd, places, [few, more, _Rule(True, over_the_bulk)])
+    few = nodes.few(nodes.few_are_enough(mean, sd, places, num_points), num_points)
+    more = nodes.at_equal_distances(True, nodes.REACH - 0.5 if places else nodes.FAR, nodes.closest(mean, sd, places))
+    return _average(function, mean, sd, places, [few, more, nodes.Rule(True, over_the_bulk)])
 
 
 def probability_above(
@@ -318,25 +173,27 @@ def probability_above(
 
     def with_nodes(wide, derivatives, sd, centres, scales):
         if wide:
-            z, weights = jax.lax.optimization_barrier(_between_steps(*jax.lax.stop_gradient((sd, centres, scales))))
+            z, weights = jax.lax.optimization_barrier(
+                nodes.between_steps(*jax.lax.stop_gradient((sd, centres, scales)))
+            )
         else:
-            z, weights = _uniform(sd, num_points, _short_reach(num_points))
+            z, weights = nodes.uniform(sd, num_points, nodes.short_reach(num_points))
         f = sd * z
 
         def below(product, variable):
             centre, scale = variable
             return product * ndtr((f - centre) / scale), None
 
-        shares = weights * _density(z) * jax.lax.scan(below, jnp.ones_like(f), (centres, scales))[0]
+        shares = weights * nodes.density(z) * jax.lax.scan(below, jnp.ones_like(f), (centres, scales))[0]
         if not derivatives:
-            return _sum(shares)
+            return nodes.total(shares)
 
         def slopes(variable):
             centre, scale = variable
             slope = shares * hazard((f - centre) / scale)
-            return _sum(slope) / scale, _sum(slope * z) / scale
+            return nodes.total(slope) / scale, nodes.total(slope * z) / scale
 
-        return _sum(shares), *jax.lax.map(slopes, (centres, scales))
+        return nodes.total(shares), *jax.lax.map(slopes, (centres, scales))
 
     def switch(derivatives, enough, *arguments):
         branches = [functools.partial(with_nodes, wide, derivatives) for wide in (True, False)]
@@ -353,19 +210,8 @@ def probability_above(
         return value, jnp.sum(slope_z * d_sd - slope * d_centres - by_scale * d_scales, axis=0)
 
     sd = standard_deviation(var)
-    enough = _few_are_enough(jnp.zeros_like(sd), sd, list(zip(centres, 1.7 * scales, strict=True)), num_points)
+    enough = nodes.few_are_enough(jnp.zeros_like(sd), sd, list(zip(centres, 1.7 * scales, strict=True)), num_points)
     return integral(enough, sd, centres, scales)
-
-
-def _between_steps(sd, centres, scales):
-    """Gauss-Legendre nodes z between breaks at -7, -5, ..., 7, and across each step; their weights."""
-    breaks = [jnp.broadcast_to(_column(np.linspace(-_REACH, _REACH, 8), sd), (8, *sd.shape))]
-    across = _column([-8.0, -3.0, 0.0, 3.0, 8.0], centres)
-    breaks.append(jnp.clip((centres + scales * across) / sd, -_REACH, _REACH).reshape(-1, *sd.shape))
-    breaks = jnp.sort(jnp.concatenate(breaks), axis=0)[:, None]
-    middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * (breaks[1:] - breaks[:-1])
-    x, weights = (_column(values, sd) for values in np.polynomial.legendre.leggauss(12))
-    return tuple(values.reshape(-1, *sd.shape) for values in (middle + half * x, half * weights))
 
 
 def log_expectation(
@@ -378,8 +224,8 @@ def log_expectation(
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
     sd = standard_deviation(var)
     at_places = [((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]
-    z = jnp.concatenate([jnp.broadcast_to(_column(_PROBES, mean), (len(_PROBES), *mean.shape)), *at_places])
-    slope, curvature = _slope_and_curvature(log_function, _latents(mean, sd, z))
+    z = jnp.concatenate([jnp.broadcast_to(nodes.column(_PROBES, mean), (len(_PROBES), *mean.shape)), *at_places])
+    slope, curvature = _slope_and_curvature(log_function, nodes.latents(mean, sd, z))
     heights = _log_integrand(log_function, mean, sd, z)
     height = functools.reduce(
         jnp.maximum, heights
@@ -391,12 +237,12 @@ def log_expectation(
     distance, probes, gap = jnp.abs(z), len(_PROBES), float(_PROBES[1] - _PROBES[0])
     beyond = jnp.where(sd * slope * jnp.sign(z) > distance, distance, 0.0)[:probes] + gap
     furthest = jnp.max(functools.reduce(jnp.maximum, [*beyond, *jnp.where(matters, distance, 0.0)[probes:]]))
-    closest, at_mean = jnp.minimum(width, _closest(mean, sd, places)), probes // 2
+    closest, at_mean = jnp.minimum(width, nodes.closest(mean, sd, places)), probes // 2
     gentle = jnp.all((sd * jnp.abs(slope[at_mean]) < 0.5) & (sd**2 * jnp.abs(curvature[at_mean]) < 0.1))
     rules = [
-        _few(gentle & _few_are_enough(mean, sd, places, num_points), num_points),
-        _at_equal_distances(furthest < _PROBES[-1] + gap, furthest + _REACH - 1.0, 0.7 * closest),
-        _Rule(True, _around_the_mode),
+        nodes.few(gentle & nodes.few_are_enough(mean, sd, places, num_points), num_points),
+        nodes.at_equal_distances(furthest < _PROBES[-1] + gap, furthest + nodes.REACH - 1.0, 0.7 * closest),
+        nodes.Rule(True, _around_the_mode),
     ]
     return _average(log_function, mean, sd, places, rules, height)
 
@@ -411,7 +257,7 @@ def _slope_and_curvature(function, f):
 
 
 def _log_integrand(log_function, mean, sd, z):
-    value = log_function(_latents(mean, sd, z)) - 0.5 * z**2
+    value = log_function(nodes.latents(mean, sd, z)) - 0.5 * z**2
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
 
@@ -424,7 +270,7 @@ def _around_the_mode(log_function, mean, sd, fixed):
     candidates = jnp.concatenate([0.0 * slope, sd * slope, *[((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]])
     ends = jnp.arcsinh(candidates)
     low, high = jnp.min(ends, axis=0), jnp.max(ends, axis=0)
-    fractions = _column(np.linspace(-1.0, 1.0, 33), mean)
+    fractions = nodes.column(np.linspace(-1.0, 1.0, 33), mean)
 
     def closer(_, found):
         t, reach = found
@@ -441,9 +287,9 @@ def _around_the_mode(log_function, mean, sd, fixed):
     curvature = _slope_and_curvature(log_function, (mean + sd * mode)[None])[1][0]
     width = 2.0 * sd / jnp.sqrt(1.0 + sd**2 * jnp.maximum(-curvature, 0.0))
     everywhere = [(mean, 2.0 * sd), (mean + sd * mode, width), *places]
-    low, high = jnp.minimum(low, 0.0) - _REACH, jnp.maximum(high, 0.0) + _REACH
-    nodes = jax.lax.optimization_barrier(_graded(mean, sd, low, high, everywhere))
-    return lambda piece: nodes, jnp.max(heights, axis=0)
+    low, high = jnp.minimum(low, 0.0) - nodes.REACH, jnp.maximum(high, 0.0) + nodes.REACH
+    around = jax.lax.optimization_barrier(nodes.graded(mean, sd, low, high, everywhere))
+    return lambda piece: around, jnp.max(heights, axis=0)
 
 
 def moments(
@@ -455,14 +301,21 @@ def moments(
 ) -> Moments:
     """E[y] and Var[y] = E[Var[y | f]] + Var[E[y | f]], from `conditional`: f -> (E[y | f], Var[y | f])."""
 
-    def rule(mean, sd, z, weights):
-        weights, (y_mean, y_var) = weights * _density(z), conditional(_latents(mean, sd, z))
-        average = _sum(weights * y_mean)
-        return average, _sum(weights * (y_var + (y_mean - average) ** 2))
+    def with_nodes(mean, sd, z, weights):
+        weights, (y_mean, y_var) = weights * nodes.density(z), conditional(nodes.latents(mean, sd, z))
+        average = nodes.total(weights * y_mean)
+        return average, nodes.total(weights * (y_var + (y_mean - average) ** 2))
+
+    def few(mean, sd):
+        return with_nodes(mean, sd, *nodes.uniform(mean, num_points, nodes.short_reach(num_points)))
+
+    def many(mean, sd):
+        fixed = jax.lax.stop_gradient(nodes.over_the_bulk(*jax.lax.stop_gradient((mean, sd, places))))
+        return with_nodes(mean, sd, *jax.lax.optimization_barrier(fixed))
 
     sd = standard_deviation(var)
-    enough = _few_are_enough(mean, sd, places, num_points)
-    return _integrate(rule, mean, sd, enough, num_points, lambda mean, sd: _over_the_bulk(mean, sd, places))
+    # Without the checkpoint, room for what the derivative with many nodes needs would be filled where few are enough.
+    return jax.lax.cond(nodes.few_are_enough(mean, sd, places, num_points), few, jax.checkpoint(many), mean, sd)
 
 
 @functools.cache

@@ -107,7 +107,7 @@ def text_of_array(array: Any) -> str:
     kind = f"{array.dtype}{list(array.shape)}"
     if array.size <= _FEW:
         return f"{kind} {np.asarray(array).tolist()}"
-    digest = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=16)
     flat = np.asarray(array)
     rows = max(1, _PIECE * len(flat) // max(1, flat.nbytes))
     for start in range(0, len(flat), rows):

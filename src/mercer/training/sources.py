@@ -8,7 +8,7 @@ import abc
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from mercer.io.tables import TableError, collected, import_polars, similar
+from mercer.training.identity import text_of_array
 from mercer.training.minibatches import Minibatches, row_dtype
 
 Seed = tuple[int, ...]
@@ -85,19 +86,8 @@ class InMemory(Source):
         return self._rows(known.indices(first_step, num_steps))
 
     def identity(self) -> str:
-        digest, shapes = hashlib.blake2b(digest_size=16), []
-        for leaf in jax.tree.leaves((self.X, self.Y, self.weights)):
-            shapes.append(f"{leaf.dtype}{list(leaf.shape)}")
-            for part in _pieces(leaf):
-                digest.update(part)
-        return f"arrays in memory, {', '.join(shapes)}, {digest.hexdigest()}"
-
-
-def _pieces(array: Any) -> Iterator[memoryview]:
-    """The bytes of an array, some MiB at a time."""
-    rows = max(1, _BYTES * len(array) // max(1, array.nbytes))
-    for start in range(0, len(array), rows):
-        yield np.ascontiguousarray(array[start : start + rows]).view(np.uint8).data
+        arrays = jax.tree.leaves((self.X, self.Y, self.weights))
+        return f"arrays in memory, {', '.join(text_of_array(array) for array in arrays)}"
 
 
 class Parquet(Source):
