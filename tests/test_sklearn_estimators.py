@@ -31,7 +31,6 @@ REPRESENTATIVE = [
     "check_estimator_tags_renamed",
     "check_estimators_empty_data_messages",
     "check_estimators_unfitted",
-    "check_fit_score_takes_y",
     "check_methods_subset_invariance",
     "check_mixin_order",
     "check_no_attributes_set_in_init",

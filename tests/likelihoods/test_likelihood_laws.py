@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 from likelihood_cases import CASES, SCALAR, data, gradients, total, values
 from scipy import integrate, stats
 
+from cases import mostly_slow
 from mercer import likelihoods as ml
 from mercer.parameters import constrain, trainable, unconstrain
 
 # Parameters of the module's scope bring the tests of one case together, and it is compiled once.
 every_case = pytest.mark.parametrize("name", CASES, scope="module")
 every_scalar = pytest.mark.parametrize("name", SCALAR, scope="module")
+# Where something more is compiled: these take the same ways through quadrature as `student` and `logit`.
+SIMILAR = ("binomial", "binomial_logit", "poisson", "negative_binomial", "gamma", "exponential", "beta")
+one_of_each = pytest.mark.parametrize("name", mostly_slow(CASES, *(set(CASES) - set(SIMILAR))), scope="module")
 
 
 def test_every_public_likelihood_is_tested():
@@ -137,7 +141,7 @@ def test_nan_leaves_the_other_output_alone(name):
         np.testing.assert_allclose(a + b, both, rtol=1e-10)
 
 
-@every_case
+@one_of_each
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_derivatives_are_finite_without_variance(name, dtype):
     mean, _, y, X = data(name)
@@ -167,7 +171,7 @@ def test_dtype_follows_the_latents(name):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 
 
-@every_case
+@one_of_each
 def test_rows_are_independent(name):
     """vmap over single rows gives what one call gives."""
     likelihood, arguments = CASES[name].likelihood, data(name)

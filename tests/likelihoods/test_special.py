@@ -32,10 +32,11 @@ def log_between(lower, upper):
             lambda x: np.exp(-0.5 * x**2 - scipy_special.log_ndtr(x)) / np.sqrt(2.0 * np.pi),
             X[X > -30.0],
         ),
+        (special.softplus, lambda x: np.logaddexp(x, 0.0), X[X > -80.0]),
         (special.log_gamma, scipy_special.gammaln, POSITIVE),
         (special.digamma, scipy_special.digamma, POSITIVE),
     ],
-    ids=["ndtr", "log_ndtr", "hazard", "log_gamma", "digamma"],
+    ids=["ndtr", "log_ndtr", "hazard", "softplus", "log_gamma", "digamma"],
 )
 def test_scipy(function, reference, x, dtype, tolerance):
     x = x.astype(dtype)
@@ -56,7 +57,7 @@ def test_between(width, dtype, tolerance):
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=10.0 * tolerance / min(width, 1.0))
 
 
-@pytest.mark.parametrize("function", [special.ndtr, special.log_ndtr, special.hazard])
+@pytest.mark.parametrize("function", [special.ndtr, special.log_ndtr, special.hazard, special.log_sigmoid])
 def test_derivatives(function):
     x, h = jnp.linspace(-12.0, 6.0, 90), 1e-5
     got = jax.vmap(jax.grad(function))(x)

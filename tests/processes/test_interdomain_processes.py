@@ -203,21 +203,31 @@ OBSERVED = Mixed([Points(X), Derivative(Z, 0), Integral([[0.0]], [[1.0]])])
 Y = jnp.asarray(np.random.default_rng(3).normal(size=(8, 2)))
 
 
-@pytest.mark.parametrize("mean", [pytest.param(None, marks=pytest.mark.slow), mc.means.Linear(np.ones((1, 2)), 0.3)])
-def test_sparse_through_what_was_observed_is_exact(mean):
+QUESTIONS = [OBSERVED, X + 0.2, Derivative(X, 0), Integral(X, X + 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("mean", "questions"),
+    [
+        (mc.means.Linear(np.ones((1, 2)), 0.3), QUESTIONS[:1]),
+        pytest.param(None, QUESTIONS, marks=pytest.mark.slow),
+    ],
+    ids=["linear mean", "no mean, all questions"],
+)
+def test_sparse_through_what_was_observed_is_exact(mean, questions):
     """With the observed functionals as inducing variables, the collapsed bound is the evidence, and so is the posterior."""
     with jax.disable_jit():  # one operation at a time, of which there are fewer than of their combinations
-        check_exact(mean)
+        check_exact(mean, questions)
 
 
-def check_exact(mean):
+def check_exact(mean, questions):
     prior = mc.GP(RBF, mean)
     exact = mc.Conditioned(prior, OBSERVED, Y, noise=0.1)
     model = mc.Model(mc.Sparse(prior, OBSERVED, num_outputs=2), mc.likelihoods.Gaussian(0.1))
     bound = mc.objectives.CollapsedELBO()
     np.testing.assert_allclose(bound.bound(model, OBSERVED, Y), exact.log_marginal_likelihood(), atol=1e-6)
     best = bound.posterior(model, OBSERVED, Y)
-    for at in (X + 0.2, Derivative(X, 0), Integral(X, X + 1.0), OBSERVED):
+    for at in questions:
         both = (predictions(process, at, ("diag", "inputs")).values() for process in (exact, best))
         for expected, found in zip(*both, strict=True):
             np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)

@@ -223,7 +223,7 @@ def test_convolution_process_is_its_integral():
         np.testing.assert_allclose(kernel(x, x2)[:, p, :, q], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", MULTIOUTPUT)
+@pytest.mark.parametrize("name", mostly_slow(MULTIOUTPUT, "LinearCoregionalisation", "ConvolutionProcess"))
 def test_draws_of_functions_have_the_covariance_of_the_process(name):
     """Monte Carlo over 3,000 draws: a tolerance of five standard errors."""
     kernel = MULTIOUTPUT[name]

@@ -10,10 +10,10 @@ from jax.scipy.special import gammaln
 
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import ScalarLikelihood, as_integer, is_count
-from mercer.likelihoods.special import log_ndtr, ndtr
+from mercer.likelihoods.special import log_ndtr, log_sigmoid, ndtr
 
 _PLACES = ((0.0, 2.0),)  # where both links bend
-_LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": jax.nn.log_sigmoid}  # log p; log(1 - p) is the same at -f
+_LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": log_sigmoid}  # log p; log(1 - p) is the same at -f
 
 
 def _check_link(likelihood):

@@ -2,13 +2,13 @@
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betaln, gammaln
 from jaxtyping import Array
 
 from mercer.likelihoods.base import ScalarLikelihood, is_count
+from mercer.likelihoods.special import softplus
 from mercer.parameters import constant, is_concrete, param, positive
 
 
@@ -65,7 +65,7 @@ class NegativeBinomial(ScalarLikelihood):
         log_choose = -betaln(r, y + 1.0) - jnp.log(
             r + y
         )  # Gamma(y + r) / (Gamma(r) y!), without large terms that cancel
-        return log_choose + y * log_am - (y + r) * jax.nn.softplus(log_am)
+        return log_choose + y * log_am - (y + r) * softplus(log_am)
 
     def _predict(self, mean, var, X, key):
         y_mean = jnp.exp(mean + 0.5 * var)
