@@ -110,7 +110,7 @@ class Exponential(ScalarLikelihood):
 
 
 _BETA_MARGIN = 1e-6
-_BETA_PLACES = ((-4.75, 0.8), (4.75, 0.8))  # where Phi(f) and Phi(-f) come down to the margin
+_BETA_PLACES = ((-4.75, 0.7), (4.75, 0.7))  # where Phi(f) and Phi(-f) come down to the margin
 
 
 class Beta(ScalarLikelihood):

@@ -7,6 +7,7 @@ import numpy as np
 from jax.scipy.special import betaln, gammaln
 from jaxtyping import Array
 
+from mercer.likelihoods import expectations
 from mercer.likelihoods.base import ScalarLikelihood, is_count
 from mercer.likelihoods.special import softplus
 from mercer.parameters import constant, is_concrete, param, positive
@@ -59,13 +60,28 @@ class NegativeBinomial(ScalarLikelihood):
     def _places(self, y):
         return ((-jnp.log(self.dispersion), 2.0), (jnp.log(jnp.maximum(y, 1.0)), 2.0))
 
-    def _log_prob(self, f, y, X):
+    def _log_choose(self, y):
+        """log of Gamma(y + r) / (Gamma(r) y!), without large terms that cancel."""
         r = 1.0 / self.dispersion
+        return -betaln(r, y + 1.0) - jnp.log(r + y)
+
+    def _log_powers(self, f, y):
+        """The log of (1 - q)^r q^y."""
         log_am = f + jnp.log(self.dispersion)
-        log_choose = -betaln(r, y + 1.0) - jnp.log(
-            r + y
-        )  # Gamma(y + r) / (Gamma(r) y!), without large terms that cancel
-        return log_choose + y * log_am - (y + r) * softplus(log_am)
+        return y * log_am - (y + 1.0 / self.dispersion) * softplus(log_am)
+
+    def _log_prob(self, f, y, X):
+        return self._log_choose(y) + self._log_powers(f, y)
+
+    # What does not depend on f stays out of quadrature: its derivative would be found at every node.
+    def _expected_log_prob(self, mean, var, y, X, key):
+        return self._log_choose(y) + self._by(expectations.expectation, mean, var, y)
+
+    def _log_predictive(self, mean, var, y, X, key):
+        return self._log_choose(y) + self._by(expectations.log_expectation, mean, var, y)
+
+    def _by(self, rule, mean, var, y):
+        return rule(lambda f: self._log_powers(f, y), mean, var, self.num_points, self._places(y))
 
     def _predict(self, mean, var, X, key):
         y_mean = jnp.exp(mean + 0.5 * var)
