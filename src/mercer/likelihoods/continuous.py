@@ -130,16 +130,20 @@ class Beta(ScalarLikelihood):
         return _BETA_PLACES
 
     def _log_prob(self, f, y, X):
-        a, b = self.scale * _fraction(f), self.scale * _fraction(-f)
+        a, b = (self.scale * fraction for fraction in _fractions(f))
         log_beta = log_gamma(a) + log_gamma(b) - log_gamma(self.scale)
         return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) - log_beta
 
     def _predict(self, mean, var, X, key):
         def given(f):
-            return _fraction(f), _fraction(f) * _fraction(-f) / (1.0 + self.scale)
+            m, rest = _fractions(f)
+            return m, m * rest / (1.0 + self.scale)
 
         return expectations.moments(given, mean, var, self.num_points, ((0.0, 2.0),))
 
 
-def _fraction(f):
-    return _BETA_MARGIN + (1.0 - 2.0 * _BETA_MARGIN) * ndtr(f)
+def _fractions(f):
+    """Phi(f) and Phi(-f), away from 0, the smaller of them with all its digits."""
+    tail = ndtr(jnp.where(f < 0, f, -f))  # of |f| the derivative at 0 is none
+    smaller, larger = (_BETA_MARGIN + (1.0 - 2.0 * _BETA_MARGIN) * part for part in (tail, 1.0 - tail))
+    return jnp.where(f < 0, smaller, larger), jnp.where(f < 0, larger, smaller)

@@ -222,26 +222,28 @@ def log_expectation(
     places: Places = (),
 ) -> Float[Array, "..."]:
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
-    sd = standard_deviation(var)
+    sd, probes, gap = standard_deviation(var), len(_PROBES), float(_PROBES[1] - _PROBES[0])
     at_places = [((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]
-    z = jnp.concatenate([jnp.broadcast_to(nodes.column(_PROBES, mean), (len(_PROBES), *mean.shape)), *at_places])
-    slope, curvature = _slope_and_curvature(log_function, nodes.latents(mean, sd, z))
-    heights = _log_integrand(log_function, mean, sd, z)
-    height = functools.reduce(
-        jnp.maximum, heights
-    )  # a row after another: XLA on the CPU takes ten times as long at once
+    z = jnp.concatenate([jnp.broadcast_to(nodes.column(_PROBES, mean), (probes, *mean.shape)), *at_places])
+    # One after another, here and below: XLA on the CPU takes ten times as long where it makes one loop of it all.
+    heights, slope = jax.lax.map(lambda z: _log_integrand(log_function, mean, sd, z[None]), z)
+    heights, slope = heights[:, 0], slope[:, 0]
+    height = functools.reduce(jnp.maximum, heights)
     matters = heights > height - 16.0
-    widths = jnp.where(matters, 1.0 / jnp.sqrt(1.0 + sd**2 * jnp.maximum(-curvature, 0.0)), 1.0)
-    width = jnp.min(functools.reduce(jnp.minimum, widths))
+    # How fast the slope falls between two probes says how narrow the integrand is; places say what is narrower than that.
+    falls = jnp.where(matters[1:probes] | matters[: probes - 1], slope[: probes - 1] - slope[1:probes], 0.0) / gap
+    sharpest = functools.reduce(jnp.maximum, falls)
     # A mode is further out than a probe where the integrand rises outwards; there may be one at a place, too.
-    distance, probes, gap = jnp.abs(z), len(_PROBES), float(_PROBES[1] - _PROBES[0])
-    beyond = jnp.where(sd * slope * jnp.sign(z) > distance, distance, 0.0)[:probes] + gap
+    distance = jnp.abs(z)
+    beyond = jnp.where(slope * jnp.sign(z) > 0.0, distance, 0.0)[:probes] + gap
     furthest = jnp.max(functools.reduce(jnp.maximum, [*beyond, *jnp.where(matters, distance, 0.0)[probes:]]))
-    closest, at_mean = jnp.minimum(width, nodes.closest(mean, sd, places)), probes // 2
-    gentle = jnp.all((sd * jnp.abs(slope[at_mean]) < 0.5) & (sd**2 * jnp.abs(curvature[at_mean]) < 0.1))
+    width = 1.0 / jnp.sqrt(jnp.maximum(jnp.max(sharpest), 1.0))
+    closest = jnp.minimum(0.6 * width, 0.7 * nodes.closest(mean, sd, places))
+    middle = slice(probes // 2 - 1, probes // 2 + 2)
+    gentle = jnp.all(jnp.abs(slope[middle] + z[middle]) < 0.5)
     rules = [
         nodes.few(gentle & nodes.few_are_enough(mean, sd, places, num_points), num_points),
-        nodes.at_equal_distances(furthest < _PROBES[-1] + gap, furthest + nodes.REACH - 1.0, 0.7 * closest),
+        nodes.at_equal_distances(furthest < _PROBES[-1] + gap, furthest + nodes.REACH - 1.0, closest),
         nodes.Rule(True, _around_the_mode),
     ]
     return _average(log_function, mean, sd, places, rules, height)
@@ -257,8 +259,10 @@ def _slope_and_curvature(function, f):
 
 
 def _log_integrand(log_function, mean, sd, z):
-    value = log_function(nodes.latents(mean, sd, z)) - 0.5 * z**2
-    return jnp.where(jnp.isnan(value), -jnp.inf, value)
+    """h(mean + sd z) - z^2 / 2 and its derivative by z."""
+    value, slope = jax.jvp(lambda z: log_function(nodes.latents(mean, sd, z)), (z,), (jnp.ones_like(z),))
+    value = value - 0.5 * z**2
+    return jnp.where(jnp.isnan(value), -jnp.inf, value), slope - z
 
 
 def _around_the_mode(log_function, mean, sd, fixed):
@@ -275,12 +279,12 @@ def _around_the_mode(log_function, mean, sd, fixed):
     def closer(_, found):
         t, reach = found
         grid = t + reach * fractions
-        best = jnp.argmax(log_integrand(jnp.sinh(grid)), axis=0)
+        best = jnp.argmax(log_integrand(jnp.sinh(grid))[0], axis=0)
         return jnp.take_along_axis(grid, best[None], axis=0)[0], reach / 16.0
 
     t, _ = jax.lax.fori_loop(0, 6, closer, (0.5 * (low + high), 0.5 * (high - low)))
     candidates = jnp.concatenate([candidates, jnp.sinh(t)[None]])
-    heights = log_integrand(candidates)
+    heights = log_integrand(candidates)[0]
     matters = heights > jnp.max(heights, axis=0) - 40.0
     mode = jnp.take_along_axis(candidates, jnp.argmax(heights, axis=0)[None], axis=0)[0]
     low, high = (fn(jnp.where(matters, candidates, mode), axis=0) for fn in (jnp.min, jnp.max))
