@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
-from mercer.covariances.functionals import is_array
+from mercer.inducing.functionals import is_array
 from mercer.likelihoods import Likelihood
 from mercer.likelihoods.of_predictions import log_predictive, observations
 from mercer.linalg import quiet_blas

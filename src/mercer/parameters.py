@@ -219,6 +219,17 @@ def is_concrete(value: Any) -> bool:
     return isinstance(value, jax.Array | np.ndarray) and not isinstance(value, jax.core.Tracer)
 
 
+def all_concrete(tree: Any) -> bool:
+    """Whether all numbers of a tree can be looked at."""
+    return all(is_concrete(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def dtype_of(tree: Any) -> Any:
+    """The dtype of what a tree holds; None where it holds no floating-point numbers."""
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.result_type(*dtypes) if dtypes else None
+
+
 def _is_inexact(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray) and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mercer as mc
-from mercer.covariances import Kuf, Kuu, Kuv
+from mercer.covariances import Kuf, Kuu, Kuv, has_fixed_features
 from mercer.inducing import Derivative, FourierFeatures, Integral, Mixed, Multiscale, Points
 from mercer.kernels import RBF, Constant, Matern12, Matern32, Matern52, Periodic
 
@@ -194,7 +194,9 @@ def test_variables_of_a_function():
     close(mixed.of_function(f), np.concatenate([part.of_function(f) for part in parts]), rtol=1e-15)
     assert mixed.num == len(mixed) == 11 and not mixed.pointwise
     assert Mixed([Points(X1), Derivative(X1, 0)]).pointwise
-    assert FourierFeatures.fixed and Mixed([FourierFeatures(0, 1, 2)]).fixed and not mixed.fixed
+    fourier = FourierFeatures(0, 1, 2)
+    assert has_fixed_features(fourier, Matern32()) and has_fixed_features(Mixed([fourier]), Matern32())
+    assert not has_fixed_features(mixed, Matern32())
     close(Integral(0, 2).of_function(lambda X: X), [[2.0]], rtol=1e-14)
     close(Integral([0, 1], [2, 4]).of_function(lambda X: X), [[6.0, 15.0]], rtol=1e-14)
     windows = Integral.gaussian(X2, 0.3)

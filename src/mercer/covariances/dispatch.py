@@ -11,8 +11,10 @@ both (paper 004, equations 23 and 24), and the covariance `Kuv` of two different
 
 import itertools
 import typing
+import warnings
 from typing import Any
 
+import equinox as eqx
 from plum import Dispatcher
 
 _dispatch = Dispatcher()
@@ -37,6 +39,22 @@ def _names(annotation: Any) -> list[str]:
 def Kuu(inducing: Any, kernel: Any):
     """The covariance of the inducing variables with each other, a PSD operator [M, M]."""
     raise _no_method(Kuu, inducing, kernel)
+
+
+@_dispatch
+def size(inducing: Any, kernel: Any) -> int:
+    """M, the number of variables under a kernel: that of the rows of `Kuu`."""
+    return eqx.filter_eval_shape(Kuu, inducing, kernel).size
+
+
+@_dispatch
+def has_fixed_features(inducing: Any, kernel: Any) -> bool:
+    """Whether `Kuf` has no parameters, and the kernel has the same variance everywhere."""
+    if getattr(inducing, "fixed", False):
+        kind = type(inducing).__name__
+        warnings.warn(f"{kind}.fixed: add a method to mercer.covariances.has_fixed_features", DeprecationWarning, 2)
+        return True
+    return False
 
 
 @_dispatch

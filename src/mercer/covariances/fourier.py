@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.covariances.dispatch import Kuf, Kuu, Kuv
+from mercer.covariances.dispatch import Kuf, Kuu, Kuv, has_fixed_features
 from mercer.inducing.fourier import FourierFeatures
 from mercer.inducing.integral import Integral
 from mercer.kernels.base import Kernel, OnDimensions, Product, Scaled, Sum
@@ -52,6 +52,11 @@ def _(inducing: FourierFeatures, kernel: Kernel, X) -> Array:
     inducing.check_inputs(X)
     inducing = cast(inducing, X.dtype)
     return _of_terms(terms, [_functions(inducing, d, X[:, d]) for d in range(inducing.dimension)])
+
+
+@has_fixed_features.dispatch
+def _(inducing: FourierFeatures, kernel: Kernel) -> bool:
+    return True
 
 
 @Kuv.dispatch

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from mercer.covariances.dispatch import Kuf, Kuu, Kuv
+from mercer.covariances.dispatch import Kuf, Kuu, Kuv, has_fixed_features
 from mercer.inducing.mixed import Mixed
 from mercer.kernels.base import Kernel
 from mercer.linalg.operators import PSD, Dense
@@ -24,6 +24,11 @@ def _(inducing: Mixed, kernel: Kernel) -> PSD:
 @Kuf.dispatch
 def _(inducing: Mixed, kernel: Kernel, X) -> Array:
     return jnp.concatenate([Kuf(part, kernel, X) for part in inducing.parts])
+
+
+@has_fixed_features.dispatch
+def _(inducing: Mixed, kernel: Kernel) -> bool:
+    return all(has_fixed_features(part, kernel) for part in inducing.parts)
 
 
 # Before the rules of a part's own kind with anything.

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from mercer.covariances.dispatch import Kuf, Kuu
+from mercer.covariances.dispatch import Kuf, Kuu, has_fixed_features
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.per_term import PerTerm
 from mercer.kernels.base import Kernel, Sum
@@ -26,3 +26,8 @@ def _(inducing: PerTerm, kernel: Sum) -> PSD:
 @Kuf.dispatch
 def _(inducing: PerTerm, kernel: Sum, X) -> Array:
     return jnp.concatenate([Kuf(*pair, X) for pair in _pairs(inducing, kernel)])
+
+
+@has_fixed_features.dispatch
+def _(inducing: PerTerm, kernel: Sum) -> bool:
+    return all(has_fixed_features(*pair) for pair in _pairs(inducing, kernel))

@@ -2,7 +2,7 @@
 
 from jaxtyping import Array
 
-from mercer.covariances.dispatch import Kuf, Kuu
+from mercer.covariances.dispatch import Kuf, Kuu, size
 from mercer.inducing.points import Points
 from mercer.kernels.base import Kernel
 from mercer.linalg.operators import PSD, Dense
@@ -16,3 +16,8 @@ def _(inducing: Points, kernel: Kernel) -> PSD:
 @Kuf.dispatch
 def _(inducing: Points, kernel: Kernel, X) -> Array:
     return kernel(inducing.Z, X)
+
+
+@size.dispatch
+def _(inducing: Points, kernel: Kernel) -> int:
+    return inducing.num

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mercer.covariances.functionals import as_inputs, is_functional
 from mercer.inducing import InducingVariables
+from mercer.inducing.functionals import as_inputs, is_functional
 from mercer.layouts import Layout, independent_outputs
 from mercer.linalg import quiet_blas, safe_cholesky
 from mercer.parameters import Module, as_parameter, is_concrete

@@ -20,8 +20,6 @@ class InducingVariables(Module):
 
     # Whether `of_function` is exact for any smooth function, because the variables depend on it near some points only.
     pointwise: ClassVar[bool] = False
-    # Whether `Kuf` has no parameters, and the kernels it goes with have the same variance everywhere.
-    fixed: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

@@ -26,8 +26,6 @@ class FourierFeatures(InducingVariables):
     `num_frequencies` is F, or one for each column.
     """
 
-    fixed = True
-
     lower: Float[Array, " D"] = constant()
     upper: Float[Array, " D"] = constant()
     num_frequencies: tuple[int, ...] = eqx.field(static=True)

@@ -31,10 +31,10 @@ class LatentVariables(InducingVariables):
             raise ValueError(
                 f"{type(self).__name__} are variables of latent functions, which this function does not have"
             )
-        return self._of_latent(latent)
+        return self.of_latents(latent)
 
     @abc.abstractmethod
-    def _of_latent(self, latent) -> Float[Array, "M L"]:
+    def of_latents(self, latent) -> Float[Array, "M L"]:
         """The variables of given latent functions."""
 
 
@@ -54,7 +54,7 @@ class Shared(LatentVariables):
     def parts(self, num_latents):
         return (self.inducing,)
 
-    def _of_latent(self, latent):
+    def of_latents(self, latent):
         return self.inducing.of_function(latent)
 
 
@@ -87,7 +87,7 @@ class Separate(LatentVariables):
             )
         return self.inducing
 
-    def _of_latent(self, latent):
+    def of_latents(self, latent):
         def column(i):
             return lambda X: latent(X)[:, i : i + 1]
 

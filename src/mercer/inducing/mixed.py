@@ -24,10 +24,6 @@ class Mixed(InducingVariables):
         return all(part.pointwise for part in self.parts)
 
     @property
-    def fixed(self):
-        return all(part.fixed for part in self.parts)
-
-    @property
     def num(self):
         return sum(part.num for part in self.parts)
 

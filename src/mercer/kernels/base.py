@@ -6,6 +6,7 @@ Sums, products, positive multiples and restrictions to some input columns of ker
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,8 +35,24 @@ class Draw:
         return self.function(X)
 
 
+class Mixing(NamedTuple):
+    """f(X) = W g(Z): outputs are mixtures of latent functions at an input. W = None is the identity."""
+
+    W: Float[Array, "#N P L"] | None
+    Z: Any
+
+
 class Kernel(Module):
     """A covariance function. A new kernel says `_matrix` and `_diagonal`; `+`, `*` and `.on(dims)` combine kernels."""
+
+    # What multioutput kernels say, too. A kernel of one output is for any number of independent outputs.
+    num_outputs: ClassVar[None] = None
+    independent: ClassVar[bool] = True
+
+    @property
+    def output_kernels(self) -> "tuple[Kernel, ...]":
+        """The kernels of independent outputs, one for each, or a single one that they share."""
+        return (self,)
 
     @abc.abstractmethod
     def _matrix(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None) -> Float[Array, "N N2"]:

@@ -7,6 +7,7 @@ independent, with one kernel for all of g it is the intrinsic model of coregiona
 
 import abc
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
-from mercer.kernels.base import Draw, Kernel
+from mercer.kernels.base import Draw, Kernel, Mixing
 from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, cast, is_concrete, param, real
@@ -28,6 +29,11 @@ class MultioutputKernel(Module):
     """
 
     num_outputs: eqx.AbstractVar[int]  # P
+    independent: ClassVar[bool] = False  # whether the outputs are independent of each other
+
+    def mixing(self, X: Any) -> Mixing:
+        """How the outputs come from latent functions, where they are a mixture of these at each input."""
+        raise ValueError(f"{type(self).__name__} is not a mixture of latent functions")
 
     @abc.abstractmethod
     def _full(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None) -> Float[Array, "N P N2 P"]:
@@ -97,6 +103,16 @@ class LatentKernel(MultioutputKernel):
 
 class Independent(LatentKernel):
     """A kernel of outputs that are independent: they are their own latent functions."""
+
+    independent = True
+
+    def mixing(self, X):
+        return Mixing(None, X)
+
+    @property
+    def output_kernels(self) -> tuple[Kernel, ...]:
+        """`parts`."""
+        return self.parts
 
     @property
     @abc.abstractmethod
@@ -194,6 +210,9 @@ class Coregionalisation(LatentKernel):
     def num_outputs(self):
         return self.W.shape[0]
 
+    def mixing(self, X):
+        return Mixing(self.W[None], X)
+
     def _full(self, X, X2):
         return jnp.einsum("pl,lnm,ql->npmq", self.W, self.latent._inputs(X, X2), self.W, precision="highest")
 
@@ -287,6 +306,14 @@ class OutputIndexed(Kernel):
                     f"OutputIndexed: the last column of X expects the number of an output, 0 to {P - 1}, got {column[wrong][0]:g}"
                 )
         return X[:, :-1], jnp.clip(jnp.round(X[:, -1]), 0, P - 1).astype(int)
+
+    def mixing(self, X):
+        if not isinstance(X, jax.Array | np.ndarray):
+            raise ValueError(f"OutputIndexed expects inputs that say which output is meant, got {type(X).__name__}")
+        X, outputs = self.split(X)
+        W, X = self.kernel.mixing(X)
+        W = jnp.eye(self.kernel.num_outputs, dtype=X.dtype)[None] if W is None else W
+        return Mixing(W[0][outputs][:, None, :], X)
 
     def _matrix(self, X, X2):
         return self.kernel._between(*self.split(X), *self.split(X if X2 is None else X2))

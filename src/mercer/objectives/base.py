@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
-from mercer.covariances.functionals import as_inputs, dtype_of, is_array, is_functional
+from mercer.inducing.functionals import as_inputs, is_array, is_functional
 from mercer.model import Model, align, check_latents
-from mercer.parameters import Module, constant, is_concrete
+from mercer.parameters import Module, constant, dtype_of, is_concrete
 
 
 class Batch(Module):

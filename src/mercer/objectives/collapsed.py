@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.covariances import Kuu
-from mercer.covariances.functionals import all_concrete, cross_covariance, prior_variance
+from mercer.covariances import Kuu, has_fixed_features
+from mercer.covariances.functionals import cross_covariance, prior_variance
 from mercer.inducing import Shared
-from mercer.kernels import Independent, OutputIndexed
 from mercer.likelihoods import Gaussian
 from mercer.linalg import FactorisationError, inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
 from mercer.linalg.cholesky import raise_if_failed, raise_if_not_finite
@@ -30,7 +29,7 @@ from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
 from mercer.objectives.fixed_features import SummedBatch, summed, summed_terms
-from mercer.parameters import is_concrete
+from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Sparse
 from mercer.processes.latents import for_each
 
@@ -68,12 +67,12 @@ def _terms(model: Model, batch: Batch) -> Terms:
     noise = gaussian_noise(model, batch)
     same_noise = jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1
     noise = jnp.broadcast_to(noise, batch.Y.shape)
-    if _has_joint_system(posterior):
+    if not posterior.structure.independent:
 
         def of_group(pair, cross):
             return Kuu(*pair).whiten(cross.reshape(len(cross), -1))
 
-        C = posterior._for_each_group(of_group, posterior.Kuf(batch.X))
+        C = posterior.structure.for_each_group(of_group, posterior.Kuf(batch.X))
         C = C.reshape(1, -1, C.shape[-1])
         own = posterior.prior.covariance(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
         observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))
@@ -83,16 +82,11 @@ def _terms(model: Model, batch: Batch) -> Terms:
         def of_pair(pair):
             return Kuu(*pair).whiten(cross_covariance(*pair, batch.X)), prior_variance(pair[1], batch.X)
 
-        C, own = for_each(of_pair, posterior._pairs())
+        C, own = for_each(of_pair, posterior.structure.pairs)
         observed, residual, noise = observed.T, residual.T, noise.T
         shared = batch.complete and same_noise and len(C) == 1
     slack = jnp.maximum(own - jnp.sum(C**2, axis=1), 0.0)
     return Terms(C, slack, residual, observed, noise, shared)
-
-
-def _has_joint_system(posterior: Sparse) -> bool:
-    """Whether the outputs share their inducing variables."""
-    return not (posterior._is_single or (posterior._is_mixture and isinstance(posterior.prior.kernel, Independent)))
 
 
 def _evidence(B: Float[Array, "G m m"], b: Float[Array, "S m"], num_groups: int) -> Float[Array, ""]:
@@ -172,7 +166,7 @@ class CollapsedELBO(Objective):
 
 def _raise(model: Model, batch: Batch) -> NoReturn:
     """Says why the bound or the best q(u) is not finite."""
-    for pair in model.posterior._pairs():
+    for pair in model.posterior.structure.pairs:
         matrix = Kuu(*pair).dense()
         raise_if_failed(matrix, inverse_factor(matrix), "Kuu")
     B, b = _system(model, batch)
@@ -185,12 +179,11 @@ def _raise(model: Model, batch: Batch) -> NoReturn:
 
 def _sums_suffice(model: Model, batch: Batch) -> bool:
     """Whether the bound depends on the data through sums that no parameter changes."""
-    posterior, kernel = model.posterior, model.posterior.prior.kernel
-    structured = posterior._is_single or isinstance(kernel, Independent) or isinstance(posterior.inducing, Shared)
+    posterior, structure = model.posterior, model.posterior.structure
+    structured = not structure.indexed and (structure.independent or isinstance(posterior.inducing, Shared))
     plain = isinstance(posterior.prior.mean, Zero) and model.likelihood.variance is not None
     usual = batch.inputs is not None and batch.complete and batch.weights is None and all_concrete(batch)
-    fixed = all(part.fixed for part, _ in posterior._pairs()) and not isinstance(kernel, OutputIndexed)
-    return fixed and structured and plain and usual
+    return structured and plain and usual and all(has_fixed_features(*pair) for pair in structure.pairs)
 
 
 @eqx.filter_jit
@@ -210,7 +203,7 @@ def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
 
 def _num_groups(posterior: Sparse) -> int:
     """Between how many groups of variables in one system of equations q(u) is independent."""
-    return posterior.q_mu.shape[1] if _has_joint_system(posterior) else 1
+    return 1 if posterior.structure.independent else posterior.q_mu.shape[1]
 
 
 @eqx.filter_jit

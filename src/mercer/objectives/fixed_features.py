@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mercer.covariances import Kuf, Kuu
+from mercer.covariances import Kuf, Kuu, size
 from mercer.inducing import InducingVariables
-from mercer.kernels import Independent, Kernel
+from mercer.kernels import Kernel
 from mercer.linalg import matmul, quiet_blas, weighted_gram
 from mercer.model import Model
 from mercer.objectives.base import Batch
 from mercer.parameters import constant
 from mercer.processes import Sparse
-from mercer.processes.latents import for_each, mixing
+from mercer.processes.latents import for_each
 
 _BLOCK = 8192  # rows at a time
 
@@ -40,7 +40,7 @@ class SummedBatch(Batch):
 
 def summed(model: Model, batch: Batch) -> SummedBatch:
     """The sums over a batch, in one pass."""
-    pairs = model.posterior._pairs()
+    pairs = model.posterior.structure.pairs
     if all(part is pairs[0][0] for part, _ in pairs):
         pairs = pairs[:1]  # Kuf has no parameters: one for all kernels
     with quiet_blas():
@@ -50,7 +50,7 @@ def summed(model: Model, batch: Batch) -> SummedBatch:
 
 
 def _sums(inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> tuple[Array, Array]:
-    M = eqx.filter_eval_shape(Kuu, inducing, kernel).size
+    M = size(inducing, kernel)
     Kuf(inducing, kernel, jnp.asarray(np.stack([X.min(0), X.max(0)])))  # where X is checked
     sums = jnp.zeros((M, M), X.dtype), jnp.zeros((M, Y.shape[1]), X.dtype)
     for start in range(0, len(X), _BLOCK):
@@ -75,11 +75,11 @@ class SummedTerms(NamedTuple):
 
 def summed_terms(model: Model, batch: SummedBatch) -> SummedTerms:
     """B and b of the best q(v), the fit at the prior mean, and what the inducing variables lose."""
-    posterior, kernel = model.posterior, model.posterior.prior.kernel
+    posterior = model.posterior
     P, N = len(batch.squares), batch.num_data
     noise = jnp.broadcast_to(model.likelihood.variance, (P,)).astype(batch.Y.dtype)
     fit = -0.5 * jnp.sum(N * jnp.log(2.0 * jnp.pi * noise) + batch.squares / noise)
-    if posterior._is_single or isinstance(kernel, Independent):
+    if posterior.structure.independent:
         B, b, lost = _independent_terms(posterior, batch, noise)
     else:
         B, b, lost = _mixed_terms(posterior, batch, noise)
@@ -87,7 +87,7 @@ def summed_terms(model: Model, batch: SummedBatch) -> SummedTerms:
 
 
 def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
-    pairs, P = posterior._pairs(), len(noise)
+    pairs, P = posterior.structure.pairs, len(noise)
     gram = jnp.broadcast_to(batch.gram, (len(pairs), *batch.gram.shape[1:]))
 
     def of_pair(pair, gram):
@@ -111,9 +111,8 @@ def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array
 
 def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
     """One system: B_lk = I + R_l^-1 Kuf Kfu R_k^-T (W^T W)_lk and b_l = R_l^-1 Kuf Y w_l, with W scaled by the noise."""
-    mixed, latent, _ = mixing(posterior.prior.kernel, batch.X)
-    W: Any = mixed  # not None: these outputs covary
-    L, pairs = latent.num_outputs, posterior._pairs()
+    W: Any = posterior.prior.kernel.mixing(batch.X).W  # not None: these outputs covary
+    L, pairs = posterior.q_mu.shape[1], posterior.structure.pairs
     weights = W[0] / jnp.sqrt(noise)[:, None]
     M = batch.gram.shape[1]
     pairs = pairs * (L // len(pairs))

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mercer.covariances.functionals import dtype_of, is_functional
 from mercer.divergences import Divergence
+from mercer.inducing.functionals import is_functional
 from mercer.model import Model, align
 from mercer.objectives.base import Objective
 from mercer.objectives.risks import Risk
 from mercer.objectives.variational import latent_values
-from mercer.parameters import constant, is_concrete
+from mercer.parameters import constant, dtype_of, is_concrete
 from mercer.processes import Process
 from mercer.processes.latents import after
 

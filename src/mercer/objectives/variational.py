@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.covariances.functionals import all_concrete, is_functional
+from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout
 from mercer.likelihoods.of_predictions import expected_log_prob, log_predictive
 from mercer.linalg import quiet_blas
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
-from mercer.parameters import is_concrete
+from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Gaussian, Mixture
 
 

@@ -9,11 +9,11 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
-from mercer.covariances.functionals import all_concrete, as_inputs, dtype_of
 from mercer.inducing.base import InducingVariables
+from mercer.inducing.functionals import as_inputs
 from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
-from mercer.parameters import Module, cast, is_concrete
+from mercer.parameters import Module, all_concrete, cast, dtype_of, is_concrete
 from mercer.processes.gaussian import Gaussian, Mixture
 
 Function = Callable[[Float[Array, "N D"]], Float[Array, "N P"]]

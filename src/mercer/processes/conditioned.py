@@ -20,18 +20,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.covariances.functionals import (
-    as_dtype,
-    as_inputs,
-    as_variables,
-    cross_covariance,
-    dtype_of,
-    is_functional,
-    prior_matrix,
-    prior_variance,
-)
+from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
 from mercer.inducing import InducingVariables, Mixed
-from mercer.kernels import Independent, IntrinsicCoregionalisation, Kernel, MultioutputKernel
+from mercer.inducing.functionals import as_inputs, as_variables, is_functional
+from mercer.kernels import IntrinsicCoregionalisation
 from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import (
     FactorisationError,
@@ -44,10 +36,9 @@ from mercer.linalg import (
 )
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import for_each_entry
-from mercer.parameters import cast, constant, is_concrete, param, positive
+from mercer.parameters import cast, constant, dtype_of, is_concrete, param, positive
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.latents import mixing
 from mercer.processes.prior import GP
 
 
@@ -103,7 +94,7 @@ class Conditioned(Process):
     @property
     def _is_joint(self) -> bool:
         """Whether the outputs make one system of equations."""
-        return isinstance(self.prior.kernel, MultioutputKernel) and not isinstance(self.prior.kernel, Independent)
+        return not self.prior.kernel.independent
 
     @property
     def _comes_apart(self) -> bool:
@@ -111,12 +102,6 @@ class Conditioned(Process):
         shape = jnp.shape(self.noise)
         same_noise = len(shape) < 2 or shape[0] == 1
         return isinstance(self.prior.kernel, IntrinsicCoregionalisation) and self.complete and same_noise
-
-    @property
-    def _parts(self) -> tuple[Kernel, ...]:
-        """The kernels of independent outputs, one for each, or a single one that they share."""
-        kernel = self.prior.kernel
-        return kernel.parts if isinstance(kernel, Independent) else (kernel,)
 
     def _observed(self) -> Array:
         return ~jnp.isnan(self.Y)
@@ -137,7 +122,7 @@ class Conditioned(Process):
         if self._is_joint:
             K = self.prior.covariance(self.X, self.num_outputs, "full").reshape(1, self.Y.size, self.Y.size)
         else:
-            K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self._parts])
+            K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self.prior.kernel.output_kernels])
         identity = jnp.eye(K.shape[1], dtype=K.dtype)
         same_noise = jnp.ndim(self.noise) == 0 or jnp.shape(self.noise)[-1] == 1
         if self.complete and same_noise and len(K) == 1 and not self._is_joint:
@@ -207,7 +192,7 @@ class Conditioned(Process):
 
     def _aligned(self, X):
         dtype = jnp.promote_types(dtype_of(self.X), dtype_of(X))
-        return cast(self, dtype), as_dtype(X, dtype)
+        return cast(self, dtype), cast(X, dtype)
 
     def _check_prediction(self, result):
         _check_finite(self, result.mean)
@@ -221,14 +206,16 @@ class Conditioned(Process):
 
     def _crosses(self, X: Any) -> Float[Array, "G N M"]:
         """The covariance of what was observed with f(X), for each kernel of independent outputs."""
-        return jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in self._parts])
+        return jnp.stack(
+            [cross_covariance(as_variables(self.X), kernel, X) for kernel in self.prior.kernel.output_kernels]
+        )
 
     def _joint_cross(self, X: Any) -> Float[Array, "N P M P"]:
         """The covariance of all outputs of what was observed with all outputs at X."""
         if not is_functional(self.X) and not is_functional(X):
             return self.prior.kernel(self.X, X)
-        mixed, latent, _ = mixing(self.prior.kernel, X)
-        W: Any = mixed  # not None: these outputs covary
+        W: Any = self.prior.kernel.mixing(X).W  # not None: these outputs covary
+        latent = self.prior.kernel.latent
         crosses = jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in latent.parts])
         crosses = jnp.broadcast_to(crosses, (latent.num_outputs, *crosses.shape[1:]))
         return jnp.einsum("pl,lnm,ql->npmq", W[0], crosses, W[0], precision="highest")
@@ -261,7 +248,7 @@ class _Cached(Process):
         return matmul(crosses[0].T, weights) if len(crosses) == 1 else matmul(weights.T[:, None], crosses)[:, 0].T
 
     def _aligned(self, X):
-        return self, as_dtype(X, dtype_of(self.process.X))
+        return self, cast(X, dtype_of(self.process.X))
 
     def _sample_function(self, key, num_features):
         """Matheron's rule: a draw from the prior, moved by K^-1 times how much it misses the (noisy) data."""
@@ -298,10 +285,10 @@ class CachedConditioned(_Cached):
         crosses = data._crosses(X)
         A = matmul(self.W, crosses if data.complete else jnp.where(data._observed().T[:, :, None], crosses, 0.0))
         if covariance in ("diag", "outputs"):
-            own = jnp.stack([prior_variance(kernel, X) for kernel in data._parts])
+            own = jnp.stack([prior_variance(kernel, X) for kernel in data.prior.kernel.output_kernels])
             values = jnp.broadcast_to((own - jnp.sum(A**2, axis=1)).T, mean.shape)
         else:
-            own = jnp.stack([prior_matrix(kernel, X) for kernel in data._parts])
+            own = jnp.stack([prior_matrix(kernel, X) for kernel in data.prior.kernel.output_kernels])
             values = jnp.broadcast_to(own - matmul(A.mT, A), (mean.shape[1], len(X), len(X)))
         return Gaussian(mean, independent_outputs(values, covariance), covariance)
 

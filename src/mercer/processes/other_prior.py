@@ -13,13 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer.covariances import Kuu
-from mercer.covariances.multioutput import latent_pairs
-from mercer.inducing import LatentVariables
-from mercer.kernels import Independent, Kernel, LatentKernel, MultioutputKernel
 from mercer.means import Zero
 from mercer.parameters import cast
-from mercer.processes.latents import after, for_each, latent_kernel
+from mercer.processes.latents import after, for_each
 from mercer.processes.prior import GP
+from mercer.processes.structure import structure_of
 
 
 def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
@@ -27,7 +25,7 @@ def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
     if not isinstance(prior, GP):
         raise ValueError(f"kl expects a mercer.GP, got {type(prior).__name__}")
     prior = cast(prior, q.q_mu.dtype)
-    pairs, others = q._pairs(), _pairs_under(prior.kernel, q)
+    pairs, others = q.structure.pairs, _pairs_under(prior.kernel, q)
     num, (M, L) = max(len(pairs), len(others)), q.q_mu.shape
     both = tuple(zip(pairs * (num // len(pairs)), others * (num // len(others)), strict=True))
     shift = jnp.broadcast_to(_shift(q, prior), (M, L))
@@ -50,21 +48,13 @@ def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
     return 0.5 * (squares - q.q_mu.size) - jnp.sum(jnp.log(jnp.abs(diagonal))) + log_scale
 
 
-def _pairs_under(kernel: Kernel | MultioutputKernel, q: Any) -> tuple[tuple[Any, Any], ...]:
+def _pairs_under(kernel: Any, q: Any) -> tuple[tuple[Any, Any], ...]:
     """The inducing variables and the other kernel of each group; a single pair where the groups share it."""
-    L, P = q.q_mu.shape[1], q.num_outputs
-    if isinstance(q.inducing, LatentVariables):
-        latent = latent_kernel(kernel)
-        fits, expected = isinstance(latent, LatentKernel) and latent.num_latents == L, f"{L} latent functions"
-        pairs = latent_pairs(q.inducing, latent) if fits else ()
-    elif q._is_single:
-        fits, expected, pairs = isinstance(kernel, Kernel), "one output", ((q.inducing, kernel),)
-    else:
-        fits, expected = isinstance(kernel, MultioutputKernel) and kernel.num_outputs == P, f"{P} outputs"
-        pairs = ((q.inducing, kernel),)
-    if not fits:
-        raise ValueError(f"kl: the other prior expects a kernel of {expected}, got {type(kernel).__name__}")
-    return pairs
+    own, other = q.structure, structure_of(q.inducing, kernel)
+    of_latents = own.latent is not None
+    if own.num_groups != other.num_groups or (not of_latents and own.num_outputs != other.num_outputs):
+        raise ValueError(f"kl: the other prior expects a kernel of {own.expected}, got {type(kernel).__name__}")
+    return other.pairs
 
 
 def _shift(q: Any, prior: GP) -> Array:
@@ -72,13 +62,15 @@ def _shift(q: Any, prior: GP) -> Array:
 
     Latent functions have no means of their own, unless they are the outputs (less their means): then u is taken of these.
     """
-    kernels, P = (q.prior.kernel, prior.kernel), q.num_outputs
-    is_latent = isinstance(q.inducing, LatentVariables)
-    is_mixed = is_latent and not all(isinstance(kernel, Independent) for kernel in kernels)
-    if is_mixed or (isinstance(q.prior.mean, Zero) and isinstance(prior.mean, Zero)):
+    own, P = q.structure, q.num_outputs
+    independent = own.independent and structure_of(q.inducing, prior.kernel).independent
+    of_latents = own.latent is not None
+    if (of_latents and not independent) or (isinstance(q.prior.mean, Zero) and isinstance(prior.mean, Zero)):
         return jnp.zeros((), q.q_mu.dtype)
 
     def difference(X):
         return jnp.broadcast_to(q.prior.mean_of(X, P) - prior.mean_of(X, P), (len(X), P))
 
-    return q.inducing._of_latent(difference) if is_latent else q.inducing.of_function(difference).reshape(q.q_mu.shape)
+    if of_latents:
+        return q.inducing.of_latents(difference)
+    return q.inducing.of_function(difference).reshape(q.q_mu.shape)

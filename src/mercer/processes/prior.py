@@ -5,13 +5,14 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.covariances.functionals import dtype_of, is_functional, prior_matrix, prior_variance
-from mercer.kernels import Draw, Independent, Kernel, LatentKernel, MultioutputKernel
-from mercer.layouts import Layout, independent_outputs, mixed_outputs
+from mercer.covariances.functionals import prior_covariance
+from mercer.inducing.functionals import is_functional
+from mercer.kernels import Draw, Kernel, LatentKernel, MultioutputKernel
+from mercer.layouts import Layout
 from mercer.means import Mean, Zero
+from mercer.parameters import dtype_of
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.latents import mixing
 
 
 class GP(Process):
@@ -34,11 +35,11 @@ class GP(Process):
 
     @property
     def num_outputs(self):
-        return self.kernel.num_outputs if isinstance(self.kernel, MultioutputKernel) else None
+        return self.kernel.num_outputs
 
     @property
     def joint_layout(self):
-        return "inputs" if isinstance(self.kernel, Kernel | Independent) else "full"
+        return "inputs" if self.kernel.independent else "full"
 
     @property
     def is_prior(self):
@@ -75,25 +76,7 @@ class GP(Process):
 
     def covariance(self, X: Any, num_outputs: int, covariance: Layout) -> Array:
         """The prior covariance at X, in a layout; with a kernel of one output, that of `num_outputs` independent ones."""
-        if isinstance(self.kernel, MultioutputKernel):
-            return self._multioutput_covariance(X, covariance)
-        if covariance in ("diag", "outputs"):
-            values = jnp.broadcast_to(prior_variance(self.kernel, X)[:, None], (len(X), num_outputs))
-        else:
-            values = jnp.broadcast_to(prior_matrix(self.kernel, X), (num_outputs, len(X), len(X)))
-        return independent_outputs(values, covariance)
-
-    def _multioutput_covariance(self, X, covariance):
-        if not is_functional(X):
-            return self.kernel(X, covariance=covariance)
-        W, latent, X = mixing(self.kernel, X)
-        if covariance in ("diag", "outputs"):
-            values = jnp.stack([prior_variance(kernel, X) for kernel in latent.parts], axis=1)
-            values = jnp.broadcast_to(values, (len(X), latent.num_outputs))
-        else:
-            values = jnp.stack([prior_matrix(kernel, X) for kernel in latent.parts])
-            values = jnp.broadcast_to(values, (latent.num_outputs, len(X), len(X)))
-        return independent_outputs(values, covariance) if W is None else mixed_outputs(W, values, covariance)
+        return prior_covariance(self.kernel, X, num_outputs, covariance)
 
     def _sample_function(self, key, num_features):
         def draw(X):
@@ -104,6 +87,5 @@ class GP(Process):
 
     def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Draw:
         """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
-        if isinstance(self.kernel, MultioutputKernel):
-            return self.kernel.draw(key, num_features)
-        return self.kernel.draw(key, num_features, num_outputs)
+        shared = () if self.num_outputs else (num_outputs,)
+        return self.kernel.draw(key, num_features, *shared)

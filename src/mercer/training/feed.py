@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from mercer.covariances.functionals import is_functional
+from mercer.inducing.functionals import is_functional
 from mercer.objectives.base import Batch, Objective
 from mercer.training.identity import description
 from mercer.training.minibatches import Minibatches
