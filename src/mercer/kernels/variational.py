@@ -19,8 +19,9 @@ from jaxtyping import Array, Float
 
 from mercer import validation
 from mercer.kernels.base import Features, Kernel
-from mercer.linalg.cholesky import JITTER, inverse_factor, inverse_root, raise_if_failed
+from mercer.linalg.cholesky import JITTER, inverse_factor, raise_if_failed
 from mercer.linalg.products import matmul, weighted_gram
+from mercer.linalg.regression import plus_identity, posterior_root
 from mercer.parameters import cast, constant, is_concrete, lower_triangular, param, positive, real
 
 
@@ -167,7 +168,7 @@ def optimal_root(
     """A root of the covariance of Titsias' optimal q of the whitened variables, (I + C C^T / noise)^-1 = (W Psi W^T)^-1."""
     W = whitener(kernel, Z)
     gram = weighted_gram(X.T, jnp.ones(len(X), X.dtype), lambda columns: matmul(W, kernel._matrix(Z, columns.T)))
-    return inverse_root(jnp.eye(len(Z), dtype=Z.dtype) + gram / noise)
+    return posterior_root(plus_identity(gram / noise))
 
 
 class DiagonalSVGP(_SVGP):

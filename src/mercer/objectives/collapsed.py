@@ -1,13 +1,13 @@
 """The collapsed bound of sparse regression, in which the best q(u) is solved for (Titsias, 2009; paper 000, 3.14 to 3.16).
 
 Whitened, with C = R^-1 Kuf, precisions lambda_n = 1 / noise_n (0 where y_n is missing) and r = y - m(x), the likelihood
-is Gaussian in v, u = R v, and so is the best q(v) = N(B^-1 b, B^-1), B = I + C diag(lambda) C^T, b = C (lambda r). The bound is
+is Gaussian in v, u = R v, and so is the best q(v) = N(B^-1 b, B^-1): linear regression on C (`mercer.linalg.regression`). The
+bound is
 
     sum_n log N(r_n; 0, noise_n) + |B^-1/2 b|^2 / 2 - log det B / 2 - sum_n lambda_n (k_nn - |C_n|^2) / 2.
 
 Independent outputs have such a bound each, in which those that share a kernel share C. Outputs that covary are one system
-of N P observations and L M variables. Where q(v) is independent between its L groups the best mean is the same, the best
-covariances are the inverses of the blocks B_ll, and log det B becomes the sum of log det B_ll.
+of N P observations and L M variables, between whose L groups q(v) is independent.
 """
 
 from typing import NamedTuple, NoReturn
@@ -21,14 +21,15 @@ from mercer.covariances import Kuu, has_fixed_features
 from mercer.covariances.functionals import cross_covariance, prior_variance
 from mercer.inducing import Shared
 from mercer.likelihoods import Gaussian
-from mercer.linalg import FactorisationError, inverse_factor, inverse_root, matmul, quiet_blas, weighted_gram
-from mercer.linalg.cholesky import raise_if_failed, raise_if_not_finite
+from mercer.linalg import FactorisationError, inverse_factor, matmul, quiet_blas, weighted_gram
+from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import for_each_entry
+from mercer.linalg.regression import Regression, half_log_determinant
 from mercer.means import Zero
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
-from mercer.objectives.fixed_features import SummedBatch, summed, summed_terms
+from mercer.objectives.fixed_features import SummedBatch, summed, summed_bound, summed_regression
 from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Sparse
 from mercer.processes.latents import for_each
@@ -43,21 +44,22 @@ class Terms(NamedTuple):
     observed: Array
     noise: Float[Array, "S n"]
     shared: bool  # whether the systems have the same C and the same precisions
+    num_groups: int  # of variables in a system, between which q(u) is independent
 
     def precisions(self, noise: Float[Array, "S n"]) -> Float[Array, "G n"]:
         """1 / noise, 0 where nothing was observed; one for all systems where they share it."""
         precision = jnp.where(self.observed, 1.0 / noise, 0.0)
         return precision[:1] if self.shared else precision
 
-    def B(self, precision: Float[Array, "G n"]) -> Float[Array, "G m m"]:
-        identity = jnp.eye(self.C.shape[1], dtype=self.C.dtype)
-        if len(self.C) == 1:
-            return identity + for_each_entry(lambda weights: weighted_gram(self.C[0], weights), precision)
-        return identity + for_each_entry(weighted_gram, self.C, precision)
-
-    def b(self, precision: Float[Array, "G n"]) -> Float[Array, "S m"]:
+    def regression(self, noise: Float[Array, "S n"]) -> Regression:
+        """B and b of the best q(v)."""
+        precision = self.precisions(noise)
         weighted = precision * self.residual
-        return matmul(weighted, self.C[0].T) if len(self.C) == 1 else matmul(self.C, weighted[..., None])[..., 0]
+        if len(self.C) == 1:
+            gram = for_each_entry(lambda weights: weighted_gram(self.C[0], weights), precision)
+            return Regression.of(gram, matmul(weighted, self.C[0].T), self.num_groups)
+        gram = for_each_entry(weighted_gram, self.C, precision)
+        return Regression.of(gram, matmul(self.C, weighted[..., None])[..., 0], self.num_groups)
 
 
 def _terms(model: Model, batch: Batch) -> Terms:
@@ -76,7 +78,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
         C = C.reshape(1, -1, C.shape[-1])
         own = posterior.prior.covariance(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
         observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))
-        shared = True
+        shared, num_groups = True, posterior.q_mu.shape[1]
     else:
 
         def of_pair(pair):
@@ -84,36 +86,9 @@ def _terms(model: Model, batch: Batch) -> Terms:
 
         C, own = for_each(of_pair, posterior.structure.pairs)
         observed, residual, noise = observed.T, residual.T, noise.T
-        shared = batch.complete and same_noise and len(C) == 1
+        shared, num_groups = batch.complete and same_noise and len(C) == 1, 1
     slack = jnp.maximum(own - jnp.sum(C**2, axis=1), 0.0)
-    return Terms(C, slack, residual, observed, noise, shared)
-
-
-def _evidence(B: Float[Array, "G m m"], b: Float[Array, "S m"], num_groups: int) -> Float[Array, ""]:
-    """1/2 sum (b^T B^-1 b - log det B) over S systems; of B the blocks on its diagonal, where there are groups of variables."""
-    W = inverse_factor(B, always=False)
-    explained = 0.5 * jnp.sum(matmul(W, b[..., None]) ** 2)
-    return explained - _half_log_determinant(_of_groups(W, B, num_groups)) * (len(b) / len(B))
-
-
-def _half_log_determinant(W: Float[Array, "J m m"]) -> Float[Array, ""]:
-    """1/2 sum log det of matrices with these inverse factors."""
-    return -jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2)))
-
-
-def _of_groups(W: Float[Array, "G m m"], B: Float[Array, "G m m"], num_groups: int) -> Float[Array, "J M M"]:
-    """The inverse factors of the blocks of B, whose own inverse factor is W.
-
-    They wait for W: two factorisations at a time can stop XLA on the CPU (see `mercer.linalg.cholesky`).
-    """
-    return W if num_groups == 1 else inverse_factor(_blocks(B, num_groups) + 0.0 * W[-1, -1, -1], always=False)
-
-
-def _blocks(B: Float[Array, "G m m"], num_groups: int) -> Float[Array, "J M M"]:
-    """The blocks on the diagonal of each matrix."""
-    size, each = B.shape[1] // num_groups, jnp.arange(num_groups)
-    blocks = B.reshape(len(B), num_groups, size, num_groups, size)[:, each, :, each, :]
-    return jnp.moveaxis(blocks, 0, 1).reshape(-1, size, size)
+    return Terms(C, slack, residual, observed, noise, shared, num_groups)
 
 
 class CollapsedELBO(Objective):
@@ -169,9 +144,7 @@ def _raise(model: Model, batch: Batch) -> NoReturn:
     for pair in model.posterior.structure.pairs:
         matrix = Kuu(*pair).dense()
         raise_if_failed(matrix, inverse_factor(matrix), "Kuu")
-    B, b = _system(model, batch)
-    raise_if_failed(B, inverse_factor(B, always=False), "B = I + C diag(1 / noise) C^T, C = R^-1 Kuf")
-    raise_if_not_finite(b, "C ((y - m) / noise), C = R^-1 Kuf")
+    _system(model, batch).raise_if_failed()
     raise FactorisationError(
         "the collapsed bound is not finite although Kuu and B are: look at the noise, Y and the mean"
     )
@@ -188,56 +161,42 @@ def _sums_suffice(model: Model, batch: Batch) -> bool:
 
 @eqx.filter_jit
 def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
-    groups = _num_groups(model.posterior)
     if isinstance(batch, SummedBatch):
-        sums = summed_terms(model, batch)
-        return sums.fit + _evidence(sums.B, sums.b, groups) - sums.lost
+        return summed_bound(model, batch)
     t = _terms(model, batch)
     precision = t.precisions(t.noise)
-    B = t.B(precision)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / t.noise, 0.0))
     lost = 0.5 * jnp.sum(t.slack * precision) * (len(t.residual) / len(precision))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
-    return fit + _evidence(B, t.b(precision), groups) - lost + repeats
-
-
-def _num_groups(posterior: Sparse) -> int:
-    """Between how many groups of variables in one system of equations q(u) is independent."""
-    return 1 if posterior.structure.independent else posterior.q_mu.shape[1]
+    return fit + t.regression(t.noise).evidence() - lost + repeats
 
 
 @eqx.filter_jit
 def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
     t = _terms(model, batch)
-    B = t.B(t.precisions(t.noise))
+    B = t.regression(t.noise).B
     raised = t.noise + jnp.sum(jnp.where(t.observed, t.slack, 0.0), axis=1, keepdims=True)
-    precision = t.precisions(raised)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / raised, 0.0))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
     W = inverse_factor(B, always=False)
-    raised_W = inverse_factor(t.B(precision) + 0.0 * W[-1, -1, -1], always=False)
-    explained = 0.5 * jnp.sum(matmul(raised_W, t.b(precision)[..., None]) ** 2)
-    return fit + explained - _half_log_determinant(W) * (len(t.residual) / len(B)) + repeats
+    regression = t.regression(raised)
+    raised_W = inverse_factor(regression.B + 0.0 * W[-1, -1, -1], always=False)
+    explained = 0.5 * jnp.sum(matmul(raised_W, regression.b[..., None]) ** 2)
+    return fit + explained - half_log_determinant(W) * (len(t.residual) / len(B)) + repeats
 
 
 @eqx.filter_jit
-def _system(model: Model, batch: Batch) -> tuple[Float[Array, "G m m"], Float[Array, "S m"]]:
+def _system(model: Model, batch: Batch) -> Regression:
     """B and b of the best q(v)."""
     if isinstance(batch, SummedBatch):
-        sums = summed_terms(model, batch)
-        return sums.B, sums.b
+        return summed_regression(model, batch)
     t = _terms(model, batch)
-    precision = t.precisions(t.noise)
-    return t.B(precision), t.b(precision)
+    return t.regression(t.noise)
 
 
 @eqx.filter_jit
 def _optimum(model: Model, batch: Batch) -> Sparse:
-    B, b = _system(model, batch)
     posterior = model.posterior
     M, L = posterior.q_mu.shape
-    root = inverse_root(B)
-    q_mu = matmul(root, matmul(root.mT, b[..., None]))[..., 0].reshape(L, M).T
-    if _num_groups(posterior) > 1:
-        root = inverse_root(_blocks(B, L))
-    return posterior.with_whitened(q_mu, jnp.broadcast_to(root, (L, M, M)))
+    mean, root = _system(model, batch).best()
+    return posterior.with_whitened(mean.reshape(L, M).T, jnp.broadcast_to(root, (L, M, M)))

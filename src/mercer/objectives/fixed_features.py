@@ -17,6 +17,7 @@ from mercer.covariances import Kuf, Kuu, size
 from mercer.inducing import InducingVariables
 from mercer.kernels import Kernel
 from mercer.linalg import matmul, quiet_blas, weighted_gram
+from mercer.linalg.regression import Regression
 from mercer.model import Model
 from mercer.objectives.base import Batch
 from mercer.parameters import constant
@@ -64,54 +65,55 @@ def _add(inducing, kernel, sums, X, Y):
     return sums[0] + weighted_gram(cross, jnp.ones(len(X), X.dtype)), sums[1] + matmul(cross, Y)
 
 
-class SummedTerms(NamedTuple):
+class _Terms(NamedTuple):
     """What the collapsed bound is made of, from sums."""
 
-    B: Float[Array, "S m m"]
-    b: Float[Array, "S m"]
-    fit: Float[Array, ""]
-    lost: Float[Array, ""]
+    regression: Regression
+    lost: Float[Array, ""]  # what the inducing variables lose
 
 
-def summed_terms(model: Model, batch: SummedBatch) -> SummedTerms:
-    """B and b of the best q(v), the fit at the prior mean, and what the inducing variables lose."""
-    posterior = model.posterior
-    P, N = len(batch.squares), batch.num_data
-    noise = jnp.broadcast_to(model.likelihood.variance, (P,)).astype(batch.Y.dtype)
-    fit = -0.5 * jnp.sum(N * jnp.log(2.0 * jnp.pi * noise) + batch.squares / noise)
-    if posterior.structure.independent:
-        B, b, lost = _independent_terms(posterior, batch, noise)
-    else:
-        B, b, lost = _mixed_terms(posterior, batch, noise)
-    return SummedTerms(B, b, fit, lost)
+def summed_bound(model: Model, batch: SummedBatch) -> Float[Array, ""]:
+    """The collapsed bound, in nats."""
+    noise, terms = _noise(model, batch), _terms(model, batch)
+    fit = -0.5 * jnp.sum(batch.num_data * jnp.log(2.0 * jnp.pi * noise) + batch.squares / noise)
+    return fit + terms.regression.evidence() - terms.lost
 
 
-def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
+def summed_regression(model: Model, batch: SummedBatch) -> Regression:
+    """B and b of the best q(v)."""
+    return _terms(model, batch).regression
+
+
+def _noise(model: Model, batch: SummedBatch) -> Float[Array, " P"]:
+    return jnp.broadcast_to(model.likelihood.variance, batch.squares.shape).astype(batch.Y.dtype)
+
+
+def _terms(model: Model, batch: SummedBatch) -> _Terms:
+    of_structure = _independent_terms if model.posterior.structure.independent else _mixed_terms
+    return of_structure(model.posterior, batch, _noise(model, batch))
+
+
+def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]) -> _Terms:
     pairs, P = posterior.structure.pairs, len(noise)
     gram = jnp.broadcast_to(batch.gram, (len(pairs), *batch.gram.shape[1:]))
-
-    def of_pair(pair, gram):
-        """R^-1 Kuf Kfu R^-T, and the variance of the prior."""
-        operator = Kuu(*pair)
-        return operator.whiten(operator.whiten(gram).T), pair[1].diag(batch.X)[0]
-
-    whitened, variance = for_each(of_pair, pairs, gram)
-    slack = batch.num_data * variance - jnp.trace(whitened, axis1=1, axis2=2)
     products = jnp.broadcast_to(batch.products, (len(pairs), *batch.products.shape[1:]))
-    if len(pairs) == 1:
-        b = Kuu(*pairs[0]).whiten(products[0]).T
-    else:
-        own = products[jnp.arange(P), :, jnp.arange(P)]
-        b = for_each(lambda pair, column: Kuu(*pair).whiten(column[:, None])[:, 0], pairs, own)
-    identity = jnp.eye(whitened.shape[-1], dtype=whitened.dtype)
-    B = identity + whitened / noise[:, None, None]
-    lost = 0.5 * jnp.sum(jnp.maximum(slack, 0.0) / noise)
-    return B, b / noise[:, None], lost
+    own = products if len(pairs) == 1 else products[jnp.arange(P), :, jnp.arange(P)][..., None]
+
+    def of_pair(pair, gram, products):
+        """R^-1 Kuf Kfu R^-T, R^-1 Kuf Y of its outputs, and the variance of the prior."""
+        operator = Kuu(*pair)
+        return operator.whiten(operator.whiten(gram).T), operator.whiten(products).T, pair[1].diag(batch.X)[0]
+
+    whitened, b, variance = for_each(of_pair, pairs, gram, own)
+    slack = batch.num_data * variance - jnp.trace(whitened, axis1=1, axis2=2)
+    regression = Regression.of(whitened / noise[:, None, None], b.reshape(P, -1) / noise[:, None])
+    return _Terms(regression, 0.5 * jnp.sum(jnp.maximum(slack, 0.0) / noise))
 
 
-def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]):
+def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]) -> _Terms:
     """One system: B_lk = I + R_l^-1 Kuf Kfu R_k^-T (W^T W)_lk and b_l = R_l^-1 Kuf Y w_l, with W scaled by the noise."""
-    W: Any = posterior.prior.kernel.mixing(batch.X).W  # not None: these outputs covary
+    kernel: Any = posterior.prior.kernel
+    W = kernel.mixing(batch.X).W  # not None: these outputs covary
     L, pairs = posterior.q_mu.shape[1], posterior.structure.pairs
     weights = W[0] / jnp.sqrt(noise)[:, None]
     M = batch.gram.shape[1]
@@ -120,11 +122,12 @@ def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"
     flat = inverse_roots.reshape(L * M, M)
     whitened = matmul(matmul(flat, batch.gram[0]), flat.T).reshape(L, M, L, M)
     coupling = matmul(weights.T, weights)
-    B = jnp.eye(L * M, dtype=flat.dtype) + (whitened * coupling[:, None, :, None]).reshape(L * M, L * M)
+    gram = (whitened * coupling[:, None, :, None]).reshape(1, L * M, L * M)
     b = jnp.einsum(
         "lmk,kp,pl->lm", inverse_roots, batch.products[0], weights / jnp.sqrt(noise)[:, None], precision="highest"
     )
     variances = jnp.stack([kernel.diag(batch.X)[0] for _, kernel in pairs])
     traces = jnp.einsum("lmlm->l", whitened)
     slack = jnp.maximum(batch.num_data * variances - traces, 0.0)
-    return B[None], b.reshape(1, L * M), 0.5 * jnp.sum(slack * jnp.diagonal(coupling))
+    regression = Regression.of(gram, b.reshape(1, L * M), num_groups=L)
+    return _Terms(regression, 0.5 * jnp.sum(slack * jnp.diagonal(coupling)))

@@ -1,19 +1,14 @@
 """What sparse regression needs of its data: sums over rows, which do not depend on the noise.
 
 Whitened, with C = R^-1 Kuf, r = y - m(x) and rows that count w times, these are G = C diag(w) C^T and g = C diag(w) r. Given
-noise s, the best q(v), u = R v, is N(B^-1 g / s, B^-1) with B = I + G / s (as in `mercer.objectives.collapsed`). Rows can be
+noise s, the best q(v), u = R v, is that of linear regression with B = I + G / s (`mercer.linalg.regression`). Rows can be
 added one block after the other, so that data of any length pass through, and a stream of data is the same as all at once.
 
 Here s is the noise and the mean of what the inducing variables leave undetermined of f, k_nn - |C_n|^2: to the posterior of u
 both are noise. (The collapsed bound leaves out the second, and overfits where a kernel is rough and the noise small; Snelson
 and Ghahramani, 2006, take each datum's own.)
 
-The prediction of y_n from all other rows has a closed form, too: with v_n = C_n^T B^-1 C_n and the leverage
-h_n = w_n v_n / s, leaving out row n raises v_n to v_n / (1 - h_n) and moves the mean m_n to (m_n - h_n r_n) / (1 - h_n).
-
-Rounding leaves G wrong by about eps sqrt(G_ii G_jj), eps that of the dtype, which shows in B where it is as large as s. So B
-is factorised with a diagonal of ones, D^-1 B D^-1: jitter, where it is needed at all, is then relative to each variable's own
-size. What still fails raises a `FactorisationError` that names the matrix.
+The prediction of y_n from all other rows has a closed form, too. What fails raises a `FactorisationError` that names the matrix.
 """
 
 import equinox as eqx
@@ -23,9 +18,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.linalg import inverse_root, matmul, quiet_blas
+from mercer.linalg import matmul, quiet_blas
 from mercer.linalg.cholesky import raise_if_failed, raise_if_not_finite
 from mercer.linalg.products import weighted_gram
+from mercer.linalg.regression import left_out, plus_identity, posterior_root
 from mercer.parameters import Module, cast, constant
 from mercer.processes import Gaussian, Sparse
 
@@ -79,9 +75,8 @@ class Sums(Module):
 
     def _root(self, noise: float | Array) -> Float[Array, "M M"]:
         """The lower triangular L with L L^T = B^-1."""
-        B = _B(self.G, self.raised(jnp.asarray(noise, self.G.dtype)))
         with quiet_blas():
-            root = jax.block_until_ready(_scaled_root(B))
+            B, root = jax.block_until_ready(_factorised(self.G, self.raised(jnp.asarray(noise, self.G.dtype))))
         raise_if_failed(B, root, "B = I + C diag(w) C^T / noise")
         return root
 
@@ -105,10 +100,8 @@ class Sums(Module):
         raised = float(self.raised(noise))
         v = np.sum(a**2, axis=0)[:, None]
         m = a.T @ np.asarray(matmul(root.T, self.g / raised))
-        h = np.minimum(weights[:, None] * v / raised, 1.0 - 1e-9)
-        left_out = (m - h * residual.T) / (1.0 - h)
-        variance = slack[:, None] + v / (1.0 - h) + noise
-        return Gaussian(Y - residual.T + left_out, np.broadcast_to(variance, m.shape))
+        mean, spread = left_out(m, v, residual.T, weights[:, None] / raised)
+        return Gaussian(Y - residual.T + mean, jnp.broadcast_to(slack[:, None] + spread + noise, m.shape))
 
 
 def _checked(X, Y, weights, num_outputs):
@@ -155,15 +148,10 @@ def _projected(posterior, whitener, rotation, X, Y):
 
 
 @eqx.filter_jit
-def _B(G: Array, noise: Array) -> Array:
-    """`noise` is raised, here and below."""
-    return jnp.eye(len(G), dtype=G.dtype) + G / noise
-
-
-@eqx.filter_jit
-def _scaled_root(B: Array) -> Array:
-    scale = jnp.sqrt(jnp.diagonal(B))
-    return inverse_root(B / (scale[:, None] * scale)) / scale[:, None]
+def _factorised(G: Array, noise: Array) -> tuple[Array, Array]:
+    """B and the root of its inverse. `noise` is raised, here and below."""
+    B = plus_identity(G / noise)
+    return B, posterior_root(B)
 
 
 @eqx.filter_jit

@@ -23,7 +23,7 @@ from mercer import validation
 from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
 from mercer.inducing import InducingVariables, Mixed
 from mercer.inducing.functionals import as_inputs, as_variables, is_functional
-from mercer.kernels import IntrinsicCoregionalisation
+from mercer.kernels import IntrinsicCoregionalisation, Kernel
 from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import (
     FactorisationError,
@@ -103,6 +103,12 @@ class Conditioned(Process):
         same_noise = len(shape) < 2 or shape[0] == 1
         return isinstance(self.prior.kernel, IntrinsicCoregionalisation) and self.complete and same_noise
 
+    @property
+    def output_kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of independent outputs, one for each, or a single one that they share."""
+        kernel: Any = self.prior.kernel
+        return kernel.output_kernels
+
     def _observed(self) -> Array:
         return ~jnp.isnan(self.Y)
 
@@ -122,7 +128,7 @@ class Conditioned(Process):
         if self._is_joint:
             K = self.prior.covariance(self.X, self.num_outputs, "full").reshape(1, self.Y.size, self.Y.size)
         else:
-            K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self.prior.kernel.output_kernels])
+            K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self.output_kernels])
         identity = jnp.eye(K.shape[1], dtype=K.dtype)
         same_noise = jnp.ndim(self.noise) == 0 or jnp.shape(self.noise)[-1] == 1
         if self.complete and same_noise and len(K) == 1 and not self._is_joint:
@@ -206,16 +212,14 @@ class Conditioned(Process):
 
     def _crosses(self, X: Any) -> Float[Array, "G N M"]:
         """The covariance of what was observed with f(X), for each kernel of independent outputs."""
-        return jnp.stack(
-            [cross_covariance(as_variables(self.X), kernel, X) for kernel in self.prior.kernel.output_kernels]
-        )
+        return jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in self.output_kernels])
 
     def _joint_cross(self, X: Any) -> Float[Array, "N P M P"]:
         """The covariance of all outputs of what was observed with all outputs at X."""
         if not is_functional(self.X) and not is_functional(X):
             return self.prior.kernel(self.X, X)
-        W: Any = self.prior.kernel.mixing(X).W  # not None: these outputs covary
-        latent = self.prior.kernel.latent
+        kernel: Any = self.prior.kernel
+        W, latent = kernel.mixing(X).W, kernel.latent
         crosses = jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in latent.parts])
         crosses = jnp.broadcast_to(crosses, (latent.num_outputs, *crosses.shape[1:]))
         return jnp.einsum("pl,lnm,ql->npmq", W[0], crosses, W[0], precision="highest")
@@ -285,10 +289,10 @@ class CachedConditioned(_Cached):
         crosses = data._crosses(X)
         A = matmul(self.W, crosses if data.complete else jnp.where(data._observed().T[:, :, None], crosses, 0.0))
         if covariance in ("diag", "outputs"):
-            own = jnp.stack([prior_variance(kernel, X) for kernel in data.prior.kernel.output_kernels])
+            own = jnp.stack([prior_variance(kernel, X) for kernel in data.output_kernels])
             values = jnp.broadcast_to((own - jnp.sum(A**2, axis=1)).T, mean.shape)
         else:
-            own = jnp.stack([prior_matrix(kernel, X) for kernel in data.prior.kernel.output_kernels])
+            own = jnp.stack([prior_matrix(kernel, X) for kernel in data.output_kernels])
             values = jnp.broadcast_to(own - matmul(A.mT, A), (mean.shape[1], len(X), len(X)))
         return Gaussian(mean, independent_outputs(values, covariance), covariance)
 

@@ -30,7 +30,7 @@ from mercer.linalg.products import matmul
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.latents import for_each
 
-_dispatch = Dispatcher()
+_dispatch: Any = Dispatcher()
 
 
 @dataclasses.dataclass(frozen=True)
