@@ -74,7 +74,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
         def of_group(pair, cross):
             return Kuu(*pair).whiten(cross.reshape(len(cross), -1))
 
-        C = posterior.structure.for_each_group(of_group, posterior.Kuf(batch.X))
+        C = posterior.structure.for_each_group(of_group, posterior.structure.columns(batch.X))
         C = C.reshape(1, -1, C.shape[-1])
         own = posterior.prior.covariance(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
         observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))

@@ -50,7 +50,7 @@ def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
 
 def _pairs_under(kernel: Any, q: Any) -> tuple[tuple[Any, Any], ...]:
     """The inducing variables and the other kernel of each group; a single pair where the groups share it."""
-    own, other = q.structure, structure_of(q.inducing, kernel)
+    own, other = q.structure, q.structure_under(kernel)
     of_latents = own.latent is not None
     if own.num_groups != other.num_groups or (not of_latents and own.num_outputs != other.num_outputs):
         raise ValueError(f"kl: the other prior expects a kernel of {own.expected}, got {type(kernel).__name__}")
@@ -63,7 +63,7 @@ def _shift(q: Any, prior: GP) -> Array:
     Latent functions have no means of their own, unless they are the outputs (less their means): then u is taken of these.
     """
     own, P = q.structure, q.num_outputs
-    independent = own.independent and structure_of(q.inducing, prior.kernel).independent
+    independent = all(structure_of(q.inducing, kernel).independent for kernel in (q.prior.kernel, prior.kernel))
     of_latents = own.latent is not None
     if (of_latents and not independent) or (isinstance(q.prior.mean, Zero) and isinstance(prior.mean, Zero)):
         return jnp.zeros((), q.q_mu.dtype)
@@ -72,5 +72,5 @@ def _shift(q: Any, prior: GP) -> Array:
         return jnp.broadcast_to(q.prior.mean_of(X, P) - prior.mean_of(X, P), (len(X), P))
 
     if of_latents:
-        return q.inducing.of_latents(difference)
-    return q.inducing.of_function(difference).reshape(q.q_mu.shape)
+        return own.in_groups(q.inducing.of_latents(difference), q.q_mu.shape[1])
+    return own.of_function(difference, q.q_mu.shape[1])

@@ -39,8 +39,9 @@ class Sparse(Process):
 
     A multioutput kernel says how many outputs there are; with a kernel of one output it is `num_outputs`, 1 by default.
     `covariance` says how much of the covariance of q(u) is free: "full", q_sqrt [L, M, M]; "block", `num_blocks` blocks of
-    neighbouring variables along the diagonal, q_sqrt [L, B, M/B, M/B]; or "diagonal", which is M blocks of size 1.
-    It begins at the prior.
+    neighbouring variables along the diagonal, q_sqrt [L, B, M/B, M/B]; or "diagonal", which is M blocks of size 1. With "joint"
+    the variables of all L groups covary, q_mu [L M, 1] and q_sqrt [1, L M, L M]: between groups that a likelihood couples, where
+    an output is not observed for long, q(u) without these covariances is too certain. q(u) begins at the prior.
     """
 
     prior: GP
@@ -48,6 +49,7 @@ class Sparse(Process):
     q_mu: Float[Array, "M L"] = param(real)
     q_sqrt: Array = param(lower_triangular)
     whiten: bool = eqx.field(static=True)
+    joint: bool = eqx.field(static=True)  # whether q(u) has covariances between groups
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Sparse(Process):
         inducing: InducingVariables,
         num_outputs: int | None = None,
         whiten: bool = True,
-        covariance: Literal["full", "block", "diagonal"] = "full",
+        covariance: Literal["full", "joint", "block", "diagonal"] = "full",
         num_blocks: int | None = None,
         q_mu: Float[Array, "M L"] | None = None,
         q_sqrt: Array | None = None,
@@ -63,7 +65,7 @@ class Sparse(Process):
         if not isinstance(prior, GP) or not isinstance(inducing, InducingVariables):
             kinds = f"{type(prior).__name__} and {type(inducing).__name__}"
             raise ValueError(f"Sparse expects a mercer.GP and inducing variables, got {kinds}")
-        self.prior, self.inducing, self.whiten = prior, inducing, whiten
+        self.prior, self.inducing, self.whiten, self.joint = prior, inducing, whiten, covariance == "joint"
         _check_num_outputs(num_outputs, self.structure)
         dtype = jnp.result_type(float, *(leaf for leaf in jax.tree.leaves(inducing) if eqx.is_inexact_array(leaf)))
         M, L = self.structure.num_variables, self.structure.num_groups or num_outputs or 1
@@ -86,7 +88,12 @@ class Sparse(Process):
     @property
     def structure(self) -> Structure:
         """How the outputs come from the inducing variables."""
-        return structure_of(self.inducing, self.prior.kernel)
+        return self.structure_under(self.prior.kernel)
+
+    def structure_under(self, kernel: Any) -> Structure:
+        """How they would come from them under another kernel."""
+        structure = structure_of(self.inducing, kernel)
+        return structure.joined() if self.joint else structure
 
     def _prior_root(self, L: int, blocks: int, dtype) -> Array:
         """A root of the prior covariance of u (or of its blocks) for each group."""
@@ -129,7 +136,11 @@ class Sparse(Process):
             raise ValueError(
                 "latents() needs inducing variables of the latent functions: Shared(...) or Separate([...])"
             )
-        return Sparse(GP(kernel), self.inducing, None, self.whiten, q_mu=self.q_mu, q_sqrt=self.q_sqrt)
+        return self._with(GP(kernel), self.q_mu, self.q_sqrt)
+
+    def _with(self, prior: GP, q_mu: Array, q_sqrt: Array) -> "Sparse":
+        covariance: Any = "joint" if self.joint else "full"
+        return Sparse(prior, self.inducing, None, self.whiten, covariance, q_mu=q_mu, q_sqrt=q_sqrt)
 
     def root(self) -> Float[Array, "L M M"]:
         """The root of the covariance of q(u) as one matrix, however it is stored."""
@@ -153,7 +164,7 @@ class Sparse(Process):
         if not self.whiten:
             q_mu, q_root = self.structure.for_each_group(coloured, q_mu.T, q_root)
             q_mu = q_mu.T
-        return Sparse(self.prior, self.inducing, None, self.whiten, q_mu=q_mu, q_sqrt=q_root)
+        return self._with(self.prior, q_mu, q_root)
 
     def q_parameters(self):
         return ((self.q_mu, self.q_sqrt),)
@@ -234,7 +245,7 @@ class Sparse(Process):
         key_prior, key_u = jax.random.split(key)
         deviation = self.prior.sample_deviation(key_prior, num_features, self.num_outputs)
         noise = jax.random.normal(key_u, self.q_mu.T.shape, self.q_mu.dtype)
-        drawn = self.inducing.of_function(deviation).reshape(self.q_mu.shape)
+        drawn = self.structure.of_function(deviation, self.q_mu.shape[1])
 
         def missed(pair, q_mu, root, noise, drawn):
             """R^-T times how much the variables of the draw from the prior miss those of the draw from q."""
@@ -333,11 +344,11 @@ def _check_num_outputs(num_outputs: int | None, structure: Structure) -> None:
 
 
 def _num_blocks(covariance: str, num_blocks: int | None, M: int) -> int:
-    if covariance not in ("full", "block", "diagonal"):
-        raise ValueError(f'covariance must be "full", "block" or "diagonal", got {covariance!r}')
+    if covariance not in ("full", "joint", "block", "diagonal"):
+        raise ValueError(f'covariance must be "full", "joint", "block" or "diagonal", got {covariance!r}')
     if (covariance == "block") != (num_blocks is not None):
         raise ValueError(f'num_blocks goes with covariance="block", got {covariance!r} and num_blocks={num_blocks}')
-    blocks = {"full": 1, "diagonal": M}.get(covariance, num_blocks)
+    blocks = {"full": 1, "joint": 1, "diagonal": M}.get(covariance, num_blocks)
     if blocks is None or blocks < 1 or M % blocks:
         raise ValueError(f"num_blocks must divide the number of inducing variables, {M}, got {num_blocks}")
     return blocks

@@ -56,7 +56,34 @@ class Structure(abc.ABC):
         """What a kernel must have for the same variables to make the same groups."""
         if self.num_groups is None:
             return "one output"
-        return f"{self.num_groups} latent functions" if self.latent is not None else f"{self.num_outputs} outputs"
+        return f"{self.num_outputs} outputs" if self.latent is None else f"{self.latent.num_outputs} latent functions"
+
+    def joined(self) -> "Structure":
+        """The same variables as one group, for a q(u) in which all of them covary."""
+        if self.num_groups is None:
+            kind = type(self.kernel).__name__
+            raise ValueError(
+                f'covariance="joint" is for the latent functions of several outputs; {kind} has one output'
+            )
+        pairs = ((self.inducing, self.kernel),)
+        return OfColumns(self.inducing, self.kernel, pairs, 1, self.num_outputs, False, self.latent, self.indexed)
+
+    def columns(self, X: Float[Array, "N D"]) -> Float[Array, "L M N P"]:
+        """Kuf with all outputs."""
+        if is_functional(X):
+            kinds = f"{type(self.inducing).__name__} and {type(self.kernel).__name__}"
+            raise ValueError(f"with {kinds} predictions are of values at inputs, not of {type(X).__name__}")
+        cross = Kuf(self.inducing, self.kernel, X)
+        return cross.reshape(self.num_groups, -1, *cross.shape[2:])
+
+    def of_function(self, f: Callable[[Array], Array], num_groups: int) -> Float[Array, "M L"]:
+        """The variables of a given function."""
+        values = self.inducing.of_function(f)
+        return self.in_groups(values, num_groups)
+
+    def in_groups(self, values: Array, num_groups: int) -> Float[Array, "M L"]:
+        """Variables as they come from functions, in groups: of latent functions one group after another."""
+        return values.reshape(-1, num_groups) if self.latent is None else values.T.reshape(num_groups, -1).T
 
     def check_inputs(self, X: Any) -> None:
         """Refuses inputs at which the variables say nothing."""
@@ -131,13 +158,6 @@ class OfColumns(Structure):
 
     def linear(self, X, weights):
         return jnp.einsum("lmnp,ml->np", self.columns(X), weights, precision="highest")
-
-    def columns(self, X: Float[Array, "N D"]) -> Float[Array, "L M N P"]:
-        """Kuf."""
-        if is_functional(X):
-            kinds = f"{type(self.inducing).__name__} and {type(self.kernel).__name__}"
-            raise ValueError(f"with {kinds} predictions are of values at inputs, not of {type(X).__name__}")
-        return Kuf(self.inducing, self.kernel, X)
 
 
 def weighted(crosses: Float[Array, "G M N"], weights: Float[Array, "M L"]) -> Float[Array, "N L"]:
