@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from kernel_instances import KERNELS, WITHOUT_FEATURES, D, some_inputs, tolerance
 
-from mercer import kernels
+from mercer import io, kernels
 from mercer.parameters import cast
 
 
@@ -181,3 +181,13 @@ def test_stationary_kernels_do_not_change_under_a_shift(name):
     X, X2 = (jnp.round(A * 2.0**20) / 2.0**20 for A in (X, X2))  # so that adding the shift does not round
     kernel = KERNELS[name]
     np.testing.assert_allclose(kernel(X + shift, X2 + shift), kernel(X, X2), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
+def test_draws_are_values(name, tmp_path):
+    """A draw is a module whose leaves are arrays, so that it passes through transformations; and it can be saved."""
+    draw = KERNELS[name].draw(jax.random.key(1), 3, 2)
+    assert all(eqx.is_array(leaf) or callable(leaf) for leaf in jax.tree.leaves(draw))
+    io.save(tmp_path / "draw.mercer", draw)
+    loaded = io.load(tmp_path / "draw.mercer")
+    assert eqx.tree_equal(loaded, draw) and loaded != draw and hash(draw) == hash(draw)

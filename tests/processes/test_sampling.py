@@ -101,3 +101,12 @@ def test_what_cannot_be_drawn_as_a_function_says_so():
         mc.GP(KERNEL + mc.kernels.White()).sample_function(jax.random.key(0))(AT)
     with pytest.raises(ValueError, match="two-dimensional"):
         PROCESSES["GP"].sample_function(jax.random.key(0))(AT[:, 0])
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_functions_pass_through_jit_and_are_saved(name, tmp_path):
+    function = PROCESSES[name].sample_function(jax.random.key(5), num_features=8)
+    values = function(AT)
+    np.testing.assert_allclose(jax.jit(lambda f, X: f(X))(function, jnp.asarray(AT)), values, rtol=1e-9, atol=1e-12)
+    mc.save(tmp_path / "function.mercer", function)
+    np.testing.assert_allclose(mc.load(tmp_path / "function.mercer")(AT), values, rtol=1e-12, atol=1e-14)

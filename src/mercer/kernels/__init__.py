@@ -2,7 +2,7 @@
 
 from mercer.kernels import nngp
 from mercer.kernels.additive import Additive
-from mercer.kernels.base import Draw, Features, Kernel, OnDimensions, Product, Scaled, Sum
+from mercer.kernels.base import Draw, Features, Kernel, Map, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
@@ -35,6 +35,7 @@ __all__ = [
     "Kernel",
     "Features",
     "Draw",
+    "Map",
     "Sum",
     "Product",
     "Scaled",

@@ -45,10 +45,7 @@ class Additive(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), jnp.sum(self._variances(X)) * self.base.variance)
 
-    def features(self, key, num):
-        def phi(X):
-            kernel = cast(self, X.dtype)
-            terms = [variance * kernel.base.on(d) for d, variance in enumerate(kernel._variances(X))]
-            return sum(terms[1:], start=terms[0]).features(key, num)(X / kernel._per_column("lengthscale", X))
-
-        return phi
+    def _features(self, key, num, X):
+        kernel = cast(self, X.dtype)
+        terms = [variance * kernel.base.on(d) for d, variance in enumerate(kernel._variances(X))]
+        return sum(terms[1:], start=terms[0]).features(key, num)(X / kernel._per_column("lengthscale", X))

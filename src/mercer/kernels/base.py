@@ -4,7 +4,6 @@ Sums, products, positive multiples and restrictions to some input columns of ker
 """
 
 import abc
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,23 +15,59 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
 from mercer.linalg.products import matmul
-from mercer.parameters import Module, cast, param, positive
+from mercer.parameters import Module, cast, constant, param, positive
 
 Features = Callable[[Float[Array, "N D"]], Float[Array, "N F"]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Draw:
+class Map(Module):
+    """A function that is a value, with numbers of its own. As other functions it is equal to itself alone, for `jax.jit(f)`."""
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class Draw(Map):
     """A function drawn from a process of mean zero, [N, D] -> [N, P].
 
     Where it is made of other functions (of latent ones, of one on patches), `latent` is these, as one map to [N, L].
     """
 
-    function: Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
-    latent: Callable[[Float[Array, "N D"]], Float[Array, "N L"]] | None = None
+    function: Callable[[Float[Array, "N D"]], Float[Array, "N P"]] = constant()
+    latent: Callable[[Float[Array, "N D"]], Float[Array, "N L"]] | None = constant(default=None)
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         return self.function(X)
+
+
+class RandomFeatures(Map):
+    """The random map phi of a kernel. Its numbers are drawn from the key, for as many columns as X has."""
+
+    kernel: Any = constant()
+    key: PRNGKeyArray = constant()
+    num: int = eqx.field(static=True)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        return self.kernel._features(self.key, self.num, X)
+
+
+class SumOfFeatures(Map):
+    """Independent functions with one kernel, each a sum of `num_features` random features with normal weights."""
+
+    kernel: Any = constant()
+    key: PRNGKeyArray = constant()
+    num_features: int = eqx.field(static=True)
+    num_outputs: int = eqx.field(static=True)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        key_features, key_weights = jax.random.split(self.key)
+        maps = [self.kernel.features(k, self.num_features) for k in jax.random.split(key_features, self.num_outputs)]
+        weights = jax.random.normal(key_weights, (self.num_outputs, self.num_features))
+        columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(maps, weights, strict=True)]
+        return jnp.stack(columns, axis=1)
 
 
 class Mixing(NamedTuple):
@@ -66,23 +101,29 @@ class Kernel(Module):
         """A random map phi: X -> [N, num] whose products are the kernel in expectation, E phi(x) . phi(x') = k(x, x').
 
         The entries are independent estimates of equal expectation, E phi_i(x) phi_i(x') = k(x, x') / num, which is what
-        lets a product of kernels multiply them entry by entry.
+        lets a product of kernels multiply them entry by entry. A kernel that has them says `_features`.
         """
+        self._check_features()
+        return RandomFeatures(self, key, num)
+
+    def _features(self, key: PRNGKeyArray, num: int, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        """phi(X)."""
         raise ValueError(
             f"{type(self).__name__} has no random features, so its sample paths cannot be drawn as functions"
         )
 
+    def _check_features(self) -> None:
+        """Refuses a kernel that has no random features, or is made of one that has none."""
+        if type(self)._features is Kernel._features and type(self).features is Kernel.features:
+            self._features(jax.random.key(0), 1, jnp.zeros((1, 1)))
+        for part in jax.tree.leaves(list(vars(self).values()), is_leaf=lambda part: isinstance(part, Kernel)):
+            if isinstance(part, Kernel):
+                part._check_features()
+
     def draw(self, key: PRNGKeyArray, num_features: int, num_outputs: int = 1) -> Draw:
         """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
-        key_features, key_weights = jax.random.split(key)
-        maps = [self.features(k, num_features) for k in jax.random.split(key_features, num_outputs)]
-        weights = list(jax.random.normal(key_weights, (num_outputs, num_features)))
-
-        def function(X):
-            columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(maps, weights, strict=True)]
-            return jnp.stack(columns, axis=1)
-
-        return Draw(function)
+        self._check_features()
+        return Draw(SumOfFeatures(self, key, num_features, num_outputs))
 
     def __call__(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None = None) -> Float[Array, "N N2"]:
         """The matrix of k(x, x'), [N, N2]; with X2 left out, [N, N]."""
@@ -154,12 +195,12 @@ class Sum(Kernel):
     def _diagonal(self, X):
         return sum(kernel._diagonal(X) for kernel in self.kernels)
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         # Added with independent random signs, features of different terms have no cross terms in expectation.
         keys = jax.random.split(key, len(self.kernels) + 1)
-        maps = [kernel.features(k, num) for kernel, k in zip(self.kernels, keys[1:], strict=True)]
-        signs = jax.random.rademacher(keys[0], (len(maps), num))
-        return lambda X: sum(s.astype(X.dtype) * phi(X) for s, phi in zip(signs, maps, strict=True))
+        signs = jax.random.rademacher(keys[0], (len(self.kernels), num), X.dtype)
+        terms = zip(signs, self.kernels, keys[1:], strict=True)
+        return sum(s * kernel.features(k, num)(X) for s, kernel, k in terms)
 
 
 class Product(Kernel):
@@ -176,10 +217,10 @@ class Product(Kernel):
     def _diagonal(self, X):
         return _product(kernel._diagonal(X) for kernel in self.kernels)
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         keys = jax.random.split(key, len(self.kernels))
-        maps = [kernel.features(k, num) for kernel, k in zip(self.kernels, keys, strict=True)]
-        return lambda X: jnp.sqrt(float(num)) ** (len(maps) - 1) * _product(phi(X) for phi in maps)
+        factors = [kernel.features(k, num)(X) for kernel, k in zip(self.kernels, keys, strict=True)]
+        return jnp.sqrt(float(num)) ** (len(factors) - 1) * _product(factors)
 
 
 def _product(factors):
@@ -204,9 +245,8 @@ class Scaled(Kernel):
     def _diagonal(self, X):
         return self.scale * self.kernel._diagonal(X)
 
-    def features(self, key, num):
-        phi = self.kernel.features(key, num)
-        return lambda X: jnp.sqrt(self.scale).astype(X.dtype) * phi(X)
+    def _features(self, key, num, X):
+        return jnp.sqrt(self.scale).astype(X.dtype) * self.kernel.features(key, num)(X)
 
 
 class OnDimensions(Kernel):
@@ -232,6 +272,5 @@ class OnDimensions(Kernel):
     def _diagonal(self, X):
         return self.kernel._diagonal(self._columns(X))
 
-    def features(self, key, num):
-        phi = self.kernel.features(key, num)
-        return lambda X: phi(self._columns(X))
+    def _features(self, key, num, X):
+        return self.kernel.features(key, num)(self._columns(X))

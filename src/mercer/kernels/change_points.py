@@ -71,14 +71,10 @@ class ChangePoints(Kernel):
     def _diagonal(self, X):
         return sum(w**2 * kernel._diagonal(X) for w, kernel in zip(self._weights(X), self.kernels, strict=True))
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """Features of the kernels, each times its weight, added with independent random signs as in a sum."""
         keys = jax.random.split(key, len(self.kernels) + 1)
-        maps = [kernel.features(k, num) for kernel, k in zip(self.kernels, keys[1:], strict=True)]
-
-        def phi(X):
-            signs = jax.random.rademacher(keys[0], (len(maps), num), X.dtype)
-            weights = cast(self, X.dtype)._weights(X)
-            return sum(s * w[:, None] * phi_i(X) for s, w, phi_i in zip(signs, weights, maps, strict=True))
-
-        return phi
+        maps = [kernel.features(k, num)(X) for kernel, k in zip(self.kernels, keys[1:], strict=True)]
+        signs = jax.random.rademacher(keys[0], (len(maps), num), X.dtype)
+        weights = cast(self, X.dtype)._weights(X)
+        return sum(s * w[:, None] * phi for s, w, phi in zip(signs, weights, maps, strict=True))

@@ -9,18 +9,19 @@ dimension, and a delay moves its argument. All covariances are such kernels:
     cov(f_p(x), f_q(x')) = sum_l W_pl W_ql k_l smoothed by width_pl and width_ql (x - delay_pl, x' - delay_ql).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.kernels.base import Draw
+from mercer.kernels.base import Draw, Map
 from mercer.kernels.multioutput import LatentKernel, SeparateIndependent
 from mercer.kernels.stationary import RBF
 from mercer.linalg.products import matmul
-from mercer.parameters import param, positive, real
+from mercer.parameters import constant, param, positive, real
 
 
 class ConvolutionProcess(LatentKernel):
@@ -73,7 +74,7 @@ class ConvolutionProcess(LatentKernel):
     def latent(self):
         return SeparateIndependent(self.kernels)
 
-    def _per_dimension(self, name: str, num_dims: int) -> Float[Array, "P L D"]:
+    def per_dimension(self, name: str, num_dims: int) -> Float[Array, "P L D"]:
         value = getattr(self, name)
         value = value[..., None] if value.ndim == 2 else value
         if value.ndim == 3 and value.shape[2] not in ((num_dims,) if name == "delays" else (1, num_dims)):
@@ -85,11 +86,11 @@ class ConvolutionProcess(LatentKernel):
 
     def shifts(self, num_dims: int) -> Float[Array, "P L D"]:
         """The delays, for inputs of `num_dims` columns."""
-        return self._per_dimension("delays", num_dims)
+        return self.per_dimension("delays", num_dims)
 
     def smoothed(self, index: int, p: Array | int, num_dims: int, q: Array | int | None = None) -> RBF:
         """The kernel of latent function `index` smoothed as in output p, and again as in output q where that is given."""
-        kernel, widths = self.kernels[index], self._per_dimension("widths", num_dims)[:, index]
+        kernel, widths = self.kernels[index], self.per_dimension("widths", num_dims)[:, index]
         before = jnp.broadcast_to(kernel.lengthscale, (num_dims,))
         extra = widths[p] ** 2 + (0.0 if q is None else widths[q] ** 2)
         after = jnp.sqrt(before**2 + extra)
@@ -129,7 +130,7 @@ class ConvolutionProcess(LatentKernel):
         D = X.shape[1]
         total = jnp.zeros((len(X), len(X2)), X.dtype)
         for index, kernel in enumerate(self.kernels):
-            shifts, widths = self.shifts(D)[:, index], self._per_dimension("widths", D)[:, index]
+            shifts, widths = self.shifts(D)[:, index], self.per_dimension("widths", D)[:, index]
             before = jnp.broadcast_to(kernel.lengthscale, (D,)) ** 2
             after = before + widths[p][:, None] ** 2 + widths[p2] ** 2  # [N, N2, D]
             r2 = jnp.sum(((X - shifts[p])[:, None] - (X2 - shifts[p2])) ** 2 / after, axis=-1)
@@ -138,36 +139,44 @@ class ConvolutionProcess(LatentKernel):
         return total
 
     def draw(self, key, num_features):
-        """A wave cos(w x + b), smoothed, is damped by exp(-|w width|^2 / 2); so are random Fourier features."""
-        keys = jax.random.split(key, (len(self.kernels), 3))
+        latent = _Waves(self, key, num_features)
+        return Draw(_Smoothed(latent), latent)
 
-        def waves(index, X):
-            """Frequencies, phases and amplitudes of the latent function."""
-            key_w, key_b, key_a = keys[index]
-            kernel = self.kernels[index]
-            w = jax.random.normal(key_w, (num_features, X.shape[1]), X.dtype) / kernel.lengthscale.astype(X.dtype)
-            b = jax.random.uniform(key_b, (num_features,), X.dtype, maxval=2.0 * jnp.pi)
-            a = jax.random.normal(key_a, (num_features,), X.dtype)
-            return w, b, a * jnp.sqrt(2.0 * kernel.variance.astype(X.dtype) / num_features)
 
-        def latent(X):
-            columns = []
-            for index in range(len(self.kernels)):
-                w, b, a = waves(index, X)
-                columns.append(matmul(jnp.cos(matmul(X, w.T) + b), a))
-            return jnp.stack(columns, axis=1)
+class _Waves(Map):
+    """The latent functions as sums of waves a cos(w x + b)."""
 
-        def function(X):
-            shifts, widths = self.shifts(X.shape[1]), self._per_dimension("widths", X.shape[1])
+    kernel: ConvolutionProcess = constant()
+    key: PRNGKeyArray = constant()
+    num: int = eqx.field(static=True)
 
-            def output(p):
-                total = jnp.zeros(len(X), X.dtype)
-                for index in range(len(self.kernels)):
-                    w, b, a = waves(index, X)
-                    damped = a * jnp.exp(-0.5 * jnp.sum((w * widths[p, index]) ** 2, axis=1))
-                    total += self.W[p, index] * matmul(jnp.cos(matmul(X - shifts[p, index], w.T) + b), damped)
-                return total.astype(X.dtype)
+    def waves(self, X: Float[Array, "N D"]) -> Iterator[tuple[Array, Array, Array]]:
+        """Frequencies, phases and amplitudes of each latent function."""
+        keys = jax.random.split(self.key, (len(self.kernel.kernels), 3))
+        for kernel, (key_w, key_b, key_a) in zip(self.kernel.kernels, keys, strict=True):
+            w = jax.random.normal(key_w, (self.num, X.shape[1]), X.dtype) / kernel.lengthscale.astype(X.dtype)
+            b = jax.random.uniform(key_b, (self.num,), X.dtype, maxval=2.0 * jnp.pi)
+            a = jax.random.normal(key_a, (self.num,), X.dtype)
+            yield w, b, a * jnp.sqrt(2.0 * kernel.variance.astype(X.dtype) / self.num)
 
-            return jnp.moveaxis(jax.lax.map(output, jnp.arange(self.num_outputs)), 0, 1)
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N L"]:
+        return jnp.stack([matmul(jnp.cos(matmul(X, w.T) + b), a) for w, b, a in self.waves(X)], axis=1)
 
-        return Draw(function, latent)
+
+class _Smoothed(Map):
+    """The outputs: a wave cos(w x + b), smoothed, is damped by exp(-|w width|^2 / 2)."""
+
+    latent: _Waves = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        kernel, waves = self.latent.kernel, list(self.latent.waves(X))
+        shifts, widths = kernel.shifts(X.shape[1]), kernel.per_dimension("widths", X.shape[1])
+
+        def output(p):
+            total = jnp.zeros(len(X), X.dtype)
+            for index, (w, b, a) in enumerate(waves):
+                damped = a * jnp.exp(-0.5 * jnp.sum((w * widths[p, index]) ** 2, axis=1))
+                total += kernel.W[p, index] * matmul(jnp.cos(matmul(X - shifts[p, index], w.T) + b), damped)
+            return total.astype(X.dtype)
+
+        return jnp.moveaxis(jax.lax.map(output, jnp.arange(kernel.num_outputs)), 0, 1)

@@ -39,14 +39,10 @@ class Linear(Kernel):
     def _diagonal(self, X):
         return jnp.sum(self._scaled(X) ** 2, axis=1)
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """Projections of sqrt(variance) x onto random signs, whose covariance is the identity."""
-
-        def phi(X):
-            w = jax.random.rademacher(key, (num, X.shape[1]), X.dtype)
-            return matmul(cast(self, X.dtype)._scaled(X), w.T) / jnp.sqrt(float(num))
-
-        return phi
+        w = jax.random.rademacher(key, (num, X.shape[1]), X.dtype)
+        return matmul(cast(self, X.dtype)._scaled(X), w.T) / jnp.sqrt(float(num))
 
 
 class Polynomial(Kernel):
@@ -71,15 +67,11 @@ class Polynomial(Kernel):
     def _diagonal(self, X):
         return jnp.sum(self._augmented(X) ** 2, axis=1) ** self.degree
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """Products of `degree` independent projections onto random signs (Kar and Karnick, 2012)."""
-
-        def phi(X):
-            w = jax.random.rademacher(key, (self.degree, num, X.shape[1] + 1), X.dtype)
-            projections = matmul(cast(self, X.dtype)._augmented(X), w.mT)  # [degree, N, num]
-            return jnp.prod(projections, axis=0) / jnp.sqrt(float(num))
-
-        return phi
+        w = jax.random.rademacher(key, (self.degree, num, X.shape[1] + 1), X.dtype)
+        projections = matmul(cast(self, X.dtype)._augmented(X), w.mT)  # [degree, N, num]
+        return jnp.prod(projections, axis=0) / jnp.sqrt(float(num))
 
 
 def _sine(c):
@@ -167,15 +159,13 @@ class ArcCosine(Kernel):
         norm = jnp.sqrt(jnp.sum(self._augmented(X) ** 2, axis=1))
         return self.variance * self._last_norm(norm) ** 2
 
-    def features(self, key, num):
-        """The units of the network, sqrt(2 variance / num) max(0, w . x)^order; of one layer only."""
+    def _check_features(self):
         if self.depth > 1:
-            return super().features(key, num)
+            super()._features(jax.random.key(0), 1, jnp.zeros((1, 1)))  # which says that there are none
 
-        def phi(X):
-            kernel = cast(self, X.dtype)
-            w = jax.random.normal(key, (num, X.shape[1] + 1), X.dtype)
-            inputs = matmul(kernel._augmented(X), w.T)
-            return jnp.sqrt(2.0 * kernel.variance / num) * jnp.where(inputs > 0.0, inputs**self.order, 0.0)
-
-        return phi
+    def _features(self, key, num, X):
+        """The units of the network, sqrt(2 variance / num) max(0, w . x)^order; of one layer only."""
+        kernel = cast(self, X.dtype)
+        w = jax.random.normal(key, (num, X.shape[1] + 1), X.dtype)
+        inputs = matmul(kernel._augmented(X), w.T)
+        return jnp.sqrt(2.0 * kernel.variance / num) * jnp.where(inputs > 0.0, inputs**self.order, 0.0)

@@ -29,6 +29,5 @@ class FeatureMap(Kernel):
     def _diagonal(self, X):
         return self.base._diagonal(self._of_rows(X))
 
-    def features(self, key, num):
-        phi = self.base.features(key, num)
-        return lambda X: phi(cast(self, X.dtype)._of_rows(X))
+    def _features(self, key, num, X):
+        return self.base.features(key, num)(cast(self, X.dtype)._of_rows(X))

@@ -19,11 +19,11 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.kernels.base import Draw, Kernel
+from mercer.kernels.base import Draw, Kernel, Map
 from mercer.kernels.multioutput import MultioutputKernel
 from mercer.kernels.stationary import Stationary, squared_distance
 from mercer.linalg.products import block_edges, matmul, on_cpu
-from mercer.parameters import param, real
+from mercer.parameters import constant, param, real
 
 # How many bytes the values of a block may take: on the CPU they stay in cache (measured), on a GPU they keep it busy.
 _BYTES_ON_CPU, _BYTES_ON_GPU = 2**22, 2**29
@@ -143,15 +143,14 @@ class Convolutional(_OnPatches, Kernel):
                 total += 2.0 * matmul(w, matmul(base_values(self.base, rows, patches[end:]), weights[end:]))
         return total
 
-    def features(self, key, num):
-        phi = self.base.features(key, num)
-        return lambda X: self._of_function(phi, num, X)
+    def _features(self, key, num, X):
+        return self.of_function(self.base.features(key, num), num, X)
 
     def draw(self, key, num_features, num_outputs=1):
         latent = self.base.draw(key, num_features, num_outputs)
-        return Draw(lambda X: self._of_function(latent, num_features, X), latent)
+        return Draw(_OnImages(self, latent, num_features), latent)
 
-    def _of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:
+    def of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:
         """sum_p w_p g(x^[p]), of a function g on patches that holds `width` values for each."""
         self._check_images(X)
         size = block_size(self.num_patches * width, X.dtype, len(X))
@@ -195,13 +194,24 @@ class ImageToImage(_OnPatches, MultioutputKernel):
 
     def draw(self, key, num_features):
         latent = self.base.draw(key, num_features)
+        return Draw(_OnImages(self, latent, num_features), latent)
 
-        def function(X):
-            self._check_images(X)
-            size = block_size(self.num_patches * num_features, X.dtype, len(X))
-            return map_images(lambda images: latent(self.flat_patches(images)).reshape(len(images), -1), X, size)
+    def of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:
+        """g(x^[p]) for each patch, of a function g on patches that holds `width` values for each."""
+        self._check_images(X)
+        size = block_size(self.num_patches * width, X.dtype, len(X))
+        return map_images(lambda images: g(self.flat_patches(images)).reshape(len(images), -1), X, size)
 
-        return Draw(function, latent)
+
+class _OnImages(Map):
+    """A function of images, from one of patches."""
+
+    kernel: Any = constant()
+    of_patches: Draw = constant()
+    width: int = eqx.field(static=True)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return self.kernel.of_function(self.of_patches, self.width, X)
 
 
 def _checked(name: str, base: Kernel, image_shape: Sequence[int], patch_shape: Sequence[int]):

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
-from mercer.kernels.base import Draw, Kernel, Mixing
+from mercer.kernels.base import Draw, Kernel, Map, Mixing
 from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul
-from mercer.parameters import Module, cast, is_concrete, param, real
+from mercer.parameters import Module, cast, constant, is_concrete, param, real
 
 
 class MultioutputKernel(Module):
@@ -185,11 +185,9 @@ class SeparateIndependent(Independent):
 
     def draw(self, key, num_features):
         keys = jax.random.split(key, len(self.kernels))
-        draws = [kernel.draw(k, num_features) for kernel, k in zip(self.kernels, keys, strict=True)]
-
-        def function(X):
-            return jnp.concatenate([draw(X) for draw in draws], axis=1)
-
+        function = _SideBySide(
+            tuple(kernel.draw(k, num_features) for kernel, k in zip(self.kernels, keys, strict=True))
+        )
         return Draw(function, function)
 
 
@@ -231,7 +229,7 @@ class Coregionalisation(LatentKernel):
 
     def draw(self, key, num_features):
         latent = self.latent.draw(key, num_features)
-        return Draw(lambda X: matmul(latent(X), self.W.astype(X.dtype).T), latent)
+        return Draw(_Mixture(self.W, latent), latent)
 
 
 class LinearCoregionalisation(Coregionalisation):
@@ -323,13 +321,38 @@ class OutputIndexed(Kernel):
         return self.kernel._diagonal(X)[jnp.arange(len(X)), p]
 
     def draw(self, key, num_features, num_outputs=1):
-        draws = [self.kernel.draw(k, num_features) for k in jax.random.split(key, num_outputs)]
+        draws = tuple(self.kernel.draw(k, num_features) for k in jax.random.split(key, num_outputs))
+        return Draw(_ByOutput(self, draws), draws[0].latent if num_outputs == 1 else None)
 
-        def function(X):
-            X, p = self.split(X)
-            return jnp.stack([draw(X)[jnp.arange(len(X)), p] for draw in draws], axis=1)
 
-        return Draw(function, draws[0].latent if num_outputs == 1 else None)
+class _SideBySide(Map):
+    """The outputs of several functions."""
+
+    draws: tuple[Draw, ...] = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return jnp.concatenate([draw(X) for draw in self.draws], axis=1)
+
+
+class _Mixture(Map):
+    """W g(x)."""
+
+    W: Float[Array, "P L"] = constant()
+    latent: Draw = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return matmul(self.latent(X), self.W.astype(X.dtype).T)
+
+
+class _ByOutput(Map):
+    """Functions of several outputs, at inputs whose last column says which is meant."""
+
+    kernel: OutputIndexed = constant()
+    draws: tuple[Draw, ...] = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        X, p = self.kernel.split(X)
+        return jnp.stack([draw(X)[jnp.arange(len(X)), p] for draw in self.draws], axis=1)
 
 
 def _check_kernels(name: str, kernels: Sequence[Kernel]) -> None:

@@ -51,14 +51,10 @@ class Periodic(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """The random Fourier features of the RBF kernel, on the circles."""
-
-        def phi(X):
-            kernel = cast(self, X.dtype)
-            return RBF(variance=kernel.variance).features(key, num)(kernel._circles(X))
-
-        return phi
+        kernel = cast(self, X.dtype)
+        return RBF(variance=kernel.variance).features(key, num)(kernel._circles(X))
 
 
 class Cosine(Kernel):
@@ -80,15 +76,11 @@ class Cosine(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """sqrt(2 variance / num) cos(angle + b): the one wave, at random phases b."""
-
-        def phi(X):
-            kernel = cast(self, X.dtype)
-            b = jax.random.uniform(key, (num,), X.dtype, maxval=2.0 * jnp.pi)
-            return jnp.sqrt(2.0 * kernel.variance / num) * jnp.cos(kernel._angle(X)[:, None] + b)
-
-        return phi
+        kernel = cast(self, X.dtype)
+        b = jax.random.uniform(key, (num,), X.dtype, maxval=2.0 * jnp.pi)
+        return jnp.sqrt(2.0 * kernel.variance / num) * jnp.cos(kernel._angle(X)[:, None] + b)
 
 
 class SpectralMixture(Kernel):
@@ -130,16 +122,12 @@ class SpectralMixture(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), jnp.sum(self.weights))
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """Random Fourier features, each with the frequency of one component, drawn in proportion to its weight."""
         key_q, key_w, key_b = jax.random.split(key, 3)
-
-        def phi(X):
-            self._check_columns(X)
-            kernel = cast(self, X.dtype)
-            q = jax.random.categorical(key_q, jnp.log(kernel.weights), shape=(num,))
-            w = kernel.means[q] + kernel.scales[q] * jax.random.normal(key_w, (num, X.shape[1]), X.dtype)
-            b = jax.random.uniform(key_b, (num,), X.dtype, maxval=2.0 * jnp.pi)
-            return jnp.sqrt(2.0 * jnp.sum(kernel.weights) / num) * jnp.cos(2.0 * jnp.pi * matmul(X, w.T) + b)
-
-        return phi
+        self._check_columns(X)
+        kernel = cast(self, X.dtype)
+        q = jax.random.categorical(key_q, jnp.log(kernel.weights), shape=(num,))
+        w = kernel.means[q] + kernel.scales[q] * jax.random.normal(key_w, (num, X.shape[1]), X.dtype)
+        b = jax.random.uniform(key_b, (num,), X.dtype, maxval=2.0 * jnp.pi)
+        return jnp.sqrt(2.0 * jnp.sum(kernel.weights) / num) * jnp.cos(2.0 * jnp.pi * matmul(X, w.T) + b)

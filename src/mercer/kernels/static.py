@@ -22,14 +22,10 @@ class Constant(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """Random signs, so that features of other kernels added to them are uncorrelated with them."""
-
-        def phi(X):
-            signs = jax.random.rademacher(key, (num,), X.dtype)
-            return jnp.broadcast_to(jnp.sqrt(cast(self, X.dtype).variance / num) * signs, (len(X), num))
-
-        return phi
+        signs = jax.random.rademacher(key, (num,), X.dtype)
+        return jnp.broadcast_to(jnp.sqrt(cast(self, X.dtype).variance / num) * signs, (len(X), num))
 
 
 class White(Kernel):

@@ -93,17 +93,13 @@ class Stationary(Kernel):
         """Draws from the spectral density of the kernel at lengthscale 1: angular frequencies, `shape` = (num, D)."""
         raise ValueError(f"{type(self).__name__} has no known spectral density to draw random features from")
 
-    def features(self, key, num):
+    def _features(self, key, num, X):
         """Random Fourier features sqrt(2 variance / num) cos(w . x / lengthscale + b) (Rahimi and Recht, 2007)."""
         key_w, key_b = jax.random.split(key)
-
-        def phi(X):
-            kernel = cast(self, X.dtype)
-            w = kernel.frequencies(key_w, (num, X.shape[1])).astype(X.dtype)
-            b = jax.random.uniform(key_b, (num,), X.dtype, maxval=2.0 * jnp.pi)
-            return jnp.sqrt(2.0 * kernel.variance / num) * jnp.cos(matmul(kernel.scaled(X), w.T) + b)
-
-        return phi
+        kernel = cast(self, X.dtype)
+        w = kernel.frequencies(key_w, (num, X.shape[1])).astype(X.dtype)
+        b = jax.random.uniform(key_b, (num,), X.dtype, maxval=2.0 * jnp.pi)
+        return jnp.sqrt(2.0 * kernel.variance / num) * jnp.cos(matmul(kernel.scaled(X), w.T) + b)
 
 
 class RBF(Stationary):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.kernels.base import Features, Kernel
+from mercer.kernels.base import Features, Kernel, Map
 from mercer.linalg.cholesky import JITTER, inverse_factor, raise_if_failed
 from mercer.linalg.products import matmul, weighted_gram
 from mercer.linalg.regression import plus_identity, posterior_root
@@ -90,22 +90,45 @@ class _SVGP(Kernel):
 
     def features(self, key, num):
         keys = jax.random.split(key, 3)
-        left = _conditioned_features(self.kernel, self.Z, self.W, keys[0], num)
-        added = self._added_features(keys[1], num)
-        signs = jax.random.rademacher(keys[2], (num,))  # no cross terms in expectation
-        return lambda X: left(X) + signs.astype(X.dtype) * added(X)
+        left = _ConditionedFeatures(self.kernel, self.Z, self.W, self.kernel.features(keys[0], num))
+        return _AddedFeatures(left, self._added_features(keys[1], num), jax.random.rademacher(keys[2], (num,)))
 
 
-def _conditioned_features(kernel: Kernel, Z: Array, W: Array, key, num: int) -> Features:
+class _ConditionedFeatures(Map):
     """Features of k(x, x') - C(x)^T C(x'): those of k, less what their values at Z say of them."""
-    phi = kernel.features(key, num)
 
-    def conditioned(X):
-        at_Z, V, known = Z.astype(X.dtype), W.astype(X.dtype), cast(kernel, X.dtype)
-        C = matmul(V, known._matrix(at_Z, X))
-        return phi(X) - matmul(C.T, matmul(V, phi(at_Z)))
+    kernel: Kernel = constant()
+    Z: Float[Array, "M D"] = constant()
+    W: Float[Array, "M M"] = constant()
+    phi: Features = constant()
 
-    return conditioned
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        at_Z, W, kernel = self.Z.astype(X.dtype), self.W.astype(X.dtype), cast(self.kernel, X.dtype)
+        C = matmul(W, kernel._matrix(at_Z, X))
+        return self.phi(X) - matmul(C.T, matmul(W, self.phi(at_Z)))
+
+
+class _LinearFeatures(Map):
+    """Features k(x, Z) weights."""
+
+    kernel: Kernel = constant()
+    Z: Float[Array, "M D"] = constant()
+    weights: Float[Array, "M F"] = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        cross = cast(self.kernel, X.dtype)._matrix(self.Z.astype(X.dtype), X)
+        return matmul(cross.T, self.weights.astype(X.dtype))
+
+
+class _AddedFeatures(Map):
+    """Features of a sum of two kernels: random signs leave no cross terms in expectation."""
+
+    first: Features = constant()
+    second: Features = constant()
+    signs: Float[Array, " F"] = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        return self.first(X) + self.signs.astype(X.dtype) * self.second(X)
 
 
 class CholeskySVGP(_SVGP):
@@ -154,12 +177,7 @@ class CholeskySVGP(_SVGP):
 def _linear_features(kernel: Kernel, Z: Array, half: Array, key, num: int) -> Features:
     """Features of k(x, Z) half^T half k(Z, x')."""
     draws = jax.random.normal(key, (len(half), num), half.dtype) / jnp.sqrt(float(num))
-
-    def phi(X):
-        cross = cast(kernel, X.dtype)._matrix(Z.astype(X.dtype), X)
-        return matmul(cross.T, matmul(half.T, draws).astype(X.dtype))
-
-    return phi
+    return _LinearFeatures(kernel, Z, matmul(half.T, draws))
 
 
 def optimal_root(
@@ -264,7 +282,8 @@ class SparsePosterior(_Conditioned):
         return matmul(inverse_factor(self.base._matrix(self.Z, None)), self.base._matrix(self.Z, X))
 
     def features(self, key, num):
-        return _conditioned_features(self.base, self.Z, inverse_factor(self.base(self.Z)), key, num)
+        W = inverse_factor(self.base(self.Z))
+        return _ConditionedFeatures(self.base, self.Z, W, self.base.features(key, num))
 
 
 class FixedSparsePosterior(_Conditioned):
@@ -305,6 +324,5 @@ class Tempered(Kernel):
     def _diagonal(self, X):
         return self.factor * self.kernel._diagonal(X)
 
-    def features(self, key, num):
-        phi = self.kernel.features(key, num)
-        return lambda X: jnp.sqrt(self.factor).astype(X.dtype) * phi(X)
+    def _features(self, key, num, X):
+        return jnp.sqrt(self.factor).astype(X.dtype) * self.kernel.features(key, num)(X)

@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from mercer import validation
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.functionals import as_inputs
+from mercer.kernels import Map
 from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
-from mercer.parameters import Module, all_concrete, cast, dtype_of, is_concrete
+from mercer.parameters import Module, all_concrete, cast, constant, dtype_of, is_concrete
 from mercer.processes.gaussian import Gaussian, Mixture
 
 Function = Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
@@ -133,8 +134,16 @@ class Process(Module):
 
         The prior part is a sum of `num_features` random features; over keys, mean and covariance are the process's own.
         """
-        draw = self._sample_function(key, num_features)
-        return lambda X: draw(validation.inputs(X))
+        return DrawnFunction(self._sample_function(key, num_features))
+
+
+class DrawnFunction(Map):
+    """A draw of a process: a map from [N, D] to [N, P] that passes through `jit` and can be saved."""
+
+    function: Function = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return self.function(validation.inputs(X))
 
 
 def _predict(process: Process, X: Any, covariance: Layout, key: PRNGKeyArray | None) -> Gaussian | Mixture:

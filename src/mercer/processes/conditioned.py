@@ -39,7 +39,7 @@ from mercer.linalg.products import for_each_entry
 from mercer.parameters import cast, constant, dtype_of, is_concrete, param, positive
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.prior import GP
+from mercer.processes.prior import GP, Moved
 
 
 class Conditioned(Process):
@@ -243,7 +243,7 @@ class _Cached(Process):
     def _solve(self, values: Float[Array, "N P"]) -> Float[Array, "N P"]:
         """K^-1 applied to values of what was observed."""
 
-    def _linear(self, X: Any, weights: Float[Array, "N P"]) -> Float[Array, "M P"]:
+    def linear(self, X: Any, weights: Float[Array, "N P"]) -> Float[Array, "M P"]:
         """k(x, X) applied to weights."""
         data = self.process
         if data._is_joint:
@@ -262,11 +262,7 @@ class _Cached(Process):
         noise = jnp.sqrt(data.noise) * jax.random.normal(key_noise, data.Y.shape, data.Y.dtype)
         missed = jnp.where(data._observed(), as_variables(data.X).of_function(deviation) + noise, 0.0)
         weights = self.alpha - self._solve(missed)
-
-        def draw(X):
-            return data.prior.mean(X) + deviation(X) + self._linear(X, weights)
-
-        return draw
+        return Moved(data.prior, deviation, self, weights)
 
 
 class CachedConditioned(_Cached):
@@ -282,7 +278,7 @@ class CachedConditioned(_Cached):
 
     def _predict(self, X, covariance):
         prior, data = self.process.prior, self.process
-        mean = prior.mean_of(X, data.num_outputs) + self._linear(X, self.alpha)
+        mean = prior.mean_of(X, data.num_outputs) + self.linear(X, self.alpha)
         if data._is_joint:
             return self._predict_jointly(X, mean, covariance)
         # A = W k(X, x), [G, N, M]
@@ -323,14 +319,14 @@ class CachedKronecker(_Cached):
     def _solve(self, values):
         return KroneckerPlusIdentity(self.U, self.a, self.V, self.b).solve(values * self.scale) * self.scale
 
-    def _linear(self, X, weights):
+    def linear(self, X, weights):
         kernel = self.process.prior.kernel
         cross = cross_covariance(as_variables(self.process.X), kernel.kernel, X)
         return matmul(matmul(cross.T, weights), kernel.B)
 
     def _predict(self, X, covariance):
         data, kernel = self.process, self.process.prior.kernel
-        mean = data.prior.mean_of(X, data.num_outputs) + self._linear(X, self.alpha)
+        mean = data.prior.mean_of(X, data.num_outputs) + self.linear(X, self.alpha)
         C = matmul(self.U.T, cross_covariance(as_variables(data.X), kernel.kernel, X))
         Q = matmul(kernel.B * self.scale, self.V)
         e = self.a[:, None] * self.b + 1.0

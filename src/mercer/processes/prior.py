@@ -2,15 +2,16 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.covariances.functionals import prior_covariance
 from mercer.inducing.functionals import is_functional
-from mercer.kernels import Draw, Kernel, LatentKernel, MultioutputKernel
+from mercer.kernels import Draw, Kernel, LatentKernel, Map, MultioutputKernel
 from mercer.layouts import Layout
 from mercer.means import Mean, Zero
-from mercer.parameters import dtype_of
+from mercer.parameters import constant, dtype_of
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
 
@@ -79,13 +80,33 @@ class GP(Process):
         return prior_covariance(self.kernel, X, num_outputs, covariance)
 
     def _sample_function(self, key, num_features):
-        def draw(X):
-            mean = self.mean(X)
-            return mean + self.sample_deviation(key, num_features, mean.shape[1])(X)
-
-        return draw
+        return _PriorDraw(self, key, num_features)
 
     def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Draw:
         """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
         shared = () if self.num_outputs else (num_outputs,)
         return self.kernel.draw(key, num_features, *shared)
+
+
+class _PriorDraw(Map):
+    """A draw from the prior, with as many outputs as its mean has."""
+
+    prior: GP = constant()
+    key: PRNGKeyArray = constant()
+    num_features: int = eqx.field(static=True)
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        mean = self.prior.mean(X)
+        return mean + self.prior.sample_deviation(self.key, self.num_features, mean.shape[1])(X)
+
+
+class Moved(Map):
+    """A draw from the prior, moved to one of a posterior (Matheron's rule): by what `linear` makes of weights."""
+
+    prior: GP = constant()
+    deviation: Draw = constant()
+    posterior: Any = constant()
+    weights: Array = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return self.prior.mean(X) + self.deviation(X) + self.posterior.linear(X, self.weights)

@@ -30,7 +30,7 @@ from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.latents import for_each
 from mercer.processes.other_prior import divergence_of_variables
-from mercer.processes.prior import GP
+from mercer.processes.prior import GP, Moved
 from mercer.processes.structure import Structure, structure_of, weighted
 
 
@@ -255,11 +255,11 @@ class Sparse(Process):
             return operator.solve(operator.colour(v) - drawn[:, None])[:, 0]
 
         weights = self.structure.for_each_group(missed, self.q_mu.T, self.root(), noise, drawn.T)
+        return Moved(self.prior, deviation, self, weights.T)
 
-        def draw(X):
-            return self.prior.mean(X) + deviation(X) + self.structure.linear(X, weights.T)
-
-        return draw
+    def linear(self, X: Float[Array, "N D"], weights: Float[Array, "M L"]) -> Float[Array, "N P"]:
+        """Kuf^T weights."""
+        return self.structure.linear(X, weights)
 
     def cached(self) -> "CachedSparse":
         """The same process with all that does not depend on the inputs worked out, for fast repeated prediction."""

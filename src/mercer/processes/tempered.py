@@ -1,10 +1,11 @@
 """A process whose covariance is scaled, one factor for each output (paper 000, equations 5.9 and 5.10)."""
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from mercer.kernels import Map
 from mercer.parameters import constant, param, positive
-from mercer.processes.base import Process
+from mercer.processes.base import Function, Process
 
 
 class Tempered(Process):
@@ -49,10 +50,15 @@ class Tempered(Process):
         return Tempered(self.process.cached(), self.factor)
 
     def _sample_function(self, key, num_features):
-        draw = self.process._sample_function(key, num_features)
+        return _TemperedDraw(self, self.process._sample_function(key, num_features))
 
-        def tempered(X):
-            mean = self.process.predict(X).mean
-            return mean + jnp.sqrt(self.factor).astype(X.dtype) * (draw(X) - mean)
 
-        return tempered
+class _TemperedDraw(Map):
+    """A draw of the process, with its deviation from the mean scaled."""
+
+    tempered: Tempered = constant()
+    function: Function = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        mean = self.tempered.process.predict(X).mean
+        return mean + jnp.sqrt(self.tempered.factor).astype(X.dtype) * (self.function(X) - mean)
