@@ -12,18 +12,23 @@ and the cosines contribute, or of odd ones, to which only the sines do.
 import functools
 import itertools
 import math
+from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
 from mercer.covariances.dispatch import Kuf, Kuu, Kuv, has_fixed_features
+from mercer.covariances.draws import draw_jointly
 from mercer.inducing.fourier import FourierFeatures
 from mercer.inducing.integral import Integral
-from mercer.kernels.base import Kernel, OnDimensions, Product, Scaled, Sum
+from mercer.kernels.base import Draw, Kernel, Map, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.stationary import Matern12, Matern32, Matern52
 from mercer.linalg.operators import PSD, BlockDiagonal, DiagonalPlusLowRank, Kronecker
-from mercer.parameters import cast
+from mercer.linalg.products import matmul
+from mercer.parameters import Module, cast, constant
 
 # c rate^(2p+1), and the squares at a: for each the weights of g, g' / rate, g'' / rate^2.
 _MATERNS: dict[type, tuple[float, list[tuple[float, float, float]]]] = {
@@ -79,21 +84,123 @@ def _(first: Integral, kernel: Kernel, second: FourierFeatures) -> Array:
     return Kuv(second, kernel, first).T
 
 
+@draw_jointly.dispatch
+def _(inducing: FourierFeatures, kernel: Kernel, key: Any, num_features: int, num_outputs: int) -> tuple:
+    """Waves a_j prod_d cos(w_jd x_d + b_jd), of which the inner products with the features are known."""
+    terms = _terms_of(inducing, kernel)
+    keys = jax.random.split(key, (len(terms), num_outputs))
+    waves = [[_waves(inducing, term, k, num_features) for k in row] for term, row in zip(terms, keys, strict=True)]
+
+    def variables(term, wave):
+        factors = {d: of_waves(inducing, d, kernel, wave.w[i], wave.b[i]) for i, (d, kernel) in enumerate(term.items())}
+        return matmul(functools.reduce(_product, factors.values()), wave.a)
+
+    columns = [[variables(term, wave) for wave in row] for term, row in zip(terms, waves, strict=True)]
+    draw = _SumOfWaves(tuple(map(tuple, zip(*waves, strict=True))))
+    return Draw(draw), jnp.concatenate([jnp.stack(row, axis=1) for row in columns])
+
+
+class _Waves(Module):
+    """J functions a_j prod_i cos(w_ij x_d(i) + b_ij) of some columns d(1), d(2), ... of the input."""
+
+    columns: tuple[int, ...] = eqx.field(static=True)
+    w: Float[Array, "I J"] = constant()
+    b: Float[Array, "I J"] = constant()
+    a: Float[Array, " J"] = constant()
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+        w, b, a = cast((self.w, self.b, self.a), X.dtype)
+        factors = [jnp.cos(X[:, d, None] * w[i] + b[i]) for i, d in enumerate(self.columns)]
+        return matmul(functools.reduce(jnp.multiply, factors), a)
+
+
+class _SumOfWaves(Map):
+    """For each output, the sum over the terms of a kernel."""
+
+    waves: tuple[tuple[_Waves, ...], ...]
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return jnp.stack([functools.reduce(jnp.add, [wave(X) for wave in terms]) for terms in self.waves], axis=1)
+
+
+def _waves(inducing: FourierFeatures, term: _Term, key: Any, num: int) -> _Waves:
+    """Random Fourier features of a product of kernels, with normal weights."""
+    dtype = jnp.result_type(inducing.lower, *(kernel.lengthscale for kernel in term.values()))
+    keys = jax.random.split(key, (len(term) + 1, 2))
+    w = [
+        k.frequencies(key, (num, 1))[:, 0] / k.lengthscale.reshape(())
+        for k, (key, _) in zip(term.values(), keys, strict=False)
+    ]
+    b = [jax.random.uniform(key, (num,), dtype, maxval=2.0 * jnp.pi) for _, key in keys[1:]]
+    variance = math.prod(2.0 * kernel.variance for kernel in term.values())
+    a = jax.random.normal(keys[-1, 0], (num,), dtype) * jnp.sqrt(variance / num)
+    return _Waves(tuple(term), jnp.stack(w).astype(dtype), jnp.stack(b), a.astype(dtype))
+
+
+def of_waves(
+    inducing: FourierFeatures, d: int, kernel: Kernel, w: Float[Array, " J"], b: Float[Array, " J"]
+) -> Float[Array, "2*F+1 J"]:
+    """<phi_m, cos(w_j x + b_j)> of the functions of column d, by the same form as `_inner_products`.
+
+    The integral, of products of waves, is a sum of integrals of waves.
+    """
+    inducing, kernel = cast(inducing, w.dtype), cast(kernel, w.dtype)
+    rate, constant, squares = _form_of(kernel)
+    length, order = rate * (inducing.upper[d] - inducing.lower[d]), len(squares)
+    at_a = w * inducing.lower[d] + b
+    u, w = inducing.frequencies(d) / rate, w / rate
+    # phi = Re A exp(i u t), the wave = Re B exp(i w t), t = rate (x - a); 1 + d/dt multiplies by 1 + i u, 1 + i w
+    of_waves = (1.0 + 1j * u) ** order
+    u, A = (
+        jnp.concatenate([jnp.zeros(1, u.dtype), u, u]),
+        jnp.concatenate([jnp.ones(1, u.dtype), of_waves, -1j * of_waves]),
+    )
+    B = (1.0 + 1j * w) ** order * jnp.exp(1j * at_a)
+
+    def integral(s):
+        return length * jnp.exp(0.5j * s * length) * jnp.sinc(s * length / (2.0 * jnp.pi))
+
+    u, A = u[:, None], A[:, None]
+    total = 0.5 * constant * jnp.real(A * B * integral(u + w) + A * jnp.conj(B) * integral(u - w))
+    wave = (jnp.cos(at_a), -w * jnp.sin(at_a), -(w**2) * jnp.cos(at_a))
+    functions = _at_a(inducing.frequencies(d) / rate)
+    for square in squares:
+        total += _combined(square, functions)[:, None] * _combined(square, wave)
+    return total / kernel.variance
+
+
+def _form_of(kernel: Kernel) -> tuple[Array, float, list[tuple[float, float, float]]]:
+    """The rate, and the constant and the squares of the inner product in units of it."""
+    return math.sqrt(kernel.degrees_of_freedom) / kernel.lengthscale.reshape(()), *_MATERNS[type(kernel)]
+
+
+def _at_a(w: Float[Array, " F"]) -> tuple[Array, Array, Array]:
+    """The constant, the cosines and the sines, and their first two derivatives, at a."""
+    one, nought, flat = jnp.ones(1, w.dtype), jnp.zeros(1, w.dtype), jnp.zeros_like(w)
+    values, slopes, curvatures = (one, 1.0 + flat, flat), (nought, flat, w), (nought, -(w**2), flat)
+    return jnp.concatenate(values), jnp.concatenate(slopes), jnp.concatenate(curvatures)
+
+
+def _combined(square: tuple[float, float, float], derivatives: tuple[Array, Array, Array]) -> Array:
+    return square[0] * derivatives[0] + square[1] * derivatives[1] + square[2] * derivatives[2]
+
+
+def _product(first: Array, second: Array) -> Array:
+    """All products of a row of the one with a row of the other."""
+    return (first[:, None] * second).reshape(-1, first.shape[-1])
+
+
 def _inner_products(inducing: FourierFeatures, d: int, kernel: Kernel) -> DiagonalPlusLowRank:
     """<phi_m, phi_m'> of the functions of column d."""
     dtype = jnp.result_type(inducing.lower, kernel.variance, kernel.lengthscale)
     inducing, kernel = cast(inducing, dtype), cast(kernel, dtype)
-    rate = math.sqrt(kernel.degrees_of_freedom) / kernel.lengthscale.reshape(())
-    constant, squares = _MATERNS[type(kernel)]
+    rate, constant, squares = _form_of(kernel)
     # in units of the rate, (rate^2 + w^2)^(p+1) / rate^(2p+1) = rate (1 + w^2)^(p+1)
     w, one = inducing.frequencies(d) / rate, jnp.ones(1, dtype)
     scale = constant * rate * (inducing.upper[d] - inducing.lower[d]) / kernel.variance
     of_waves = 0.5 * (1.0 + w**2) ** len(squares)
     entries = scale * jnp.concatenate([one, of_waves, of_waves])
-    # the functions and their derivatives at a: 1, 1, 0; then 0, 0, w; then 0, -w^2, 0
-    nought, flat = 0.0 * one, jnp.zeros_like(w)
-    at_a = [jnp.concatenate(parts) for parts in ((one, 1.0 + flat, flat), (nought, flat, w), (nought, -(w**2), flat))]
-    columns = [sum(weight * values for weight, values in zip(square, at_a, strict=True)) for square in squares]
+    columns = [_combined(square, _at_a(w)) for square in squares]
     return DiagonalPlusLowRank(entries, jnp.stack(columns, axis=1) / jnp.sqrt(kernel.variance))
 
 
@@ -106,13 +213,10 @@ def _functions(inducing: FourierFeatures, d: int, x: Float[Array, " N"]) -> Floa
 def _of_terms(terms: list[_Term], factors: list[Array], otherwise: list[Array] | None = None) -> Array:
     """For each term the products of all combinations of its factors, times `otherwise` for columns it does not see."""
 
-    def product(first, second):
-        return (first[:, None] * second).reshape(-1, first.shape[-1])
-
     stacked = []
     for term in terms:
         unseen = [] if otherwise is None else [values for d, values in enumerate(otherwise) if d not in term]
-        stacked.append(functools.reduce(product, [*(factors[d] for d in term), *unseen]))
+        stacked.append(functools.reduce(_product, [*(factors[d] for d in term), *unseen]))
     return jnp.concatenate(stacked)
 
 

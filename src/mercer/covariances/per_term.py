@@ -10,7 +10,8 @@ from mercer.kernels.base import Kernel, Sum
 from mercer.linalg.operators import PSD, BlockDiagonal
 
 
-def _pairs(inducing: PerTerm, kernel: Sum) -> list[tuple[InducingVariables, Kernel]]:
+def pairs_of_terms(inducing: PerTerm, kernel: Sum) -> list[tuple[InducingVariables, Kernel]]:
+    """The variables and the kernel of each term."""
     if len(inducing.parts) != len(kernel.kernels):
         raise ValueError(
             f"PerTerm expects variables for each of the {len(kernel.kernels)} terms of the kernel, got {len(inducing.parts)}"
@@ -20,14 +21,14 @@ def _pairs(inducing: PerTerm, kernel: Sum) -> list[tuple[InducingVariables, Kern
 
 @Kuu.dispatch
 def _(inducing: PerTerm, kernel: Sum) -> PSD:
-    return BlockDiagonal([Kuu(*pair) for pair in _pairs(inducing, kernel)])
+    return BlockDiagonal([Kuu(*pair) for pair in pairs_of_terms(inducing, kernel)])
 
 
 @Kuf.dispatch
 def _(inducing: PerTerm, kernel: Sum, X) -> Array:
-    return jnp.concatenate([Kuf(*pair, X) for pair in _pairs(inducing, kernel)])
+    return jnp.concatenate([Kuf(*pair, X) for pair in pairs_of_terms(inducing, kernel)])
 
 
 @has_fixed_features.dispatch
 def _(inducing: PerTerm, kernel: Sum) -> bool:
-    return all(has_fixed_features(*pair) for pair in _pairs(inducing, kernel))
+    return all(has_fixed_features(*pair) for pair in pairs_of_terms(inducing, kernel))

@@ -43,6 +43,15 @@ class Draw(Map):
         return self.function(X)
 
 
+class SideBySide(Map):
+    """The outputs of several functions."""
+
+    draws: tuple[Draw, ...]
+
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        return jnp.concatenate([draw(X) for draw in self.draws], axis=1)
+
+
 class RandomFeatures(Map):
     """The random map phi of a kernel. Its numbers are drawn from the key, for as many columns as X has."""
 

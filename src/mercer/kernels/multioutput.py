@@ -228,7 +228,10 @@ class Coregionalisation(LatentKernel):
         return jnp.einsum("nl,lnm,ml->nm", self.W[p], K, self.W[p2], precision="highest")
 
     def draw(self, key, num_features):
-        latent = self.latent.draw(key, num_features)
+        return self.of_latents(self.latent.draw(key, num_features))
+
+    def of_latents(self, latent: Draw) -> Draw:
+        """The outputs, given the latent functions."""
         return Draw(_Mixture(self.W, latent), latent)
 
 
@@ -297,7 +300,7 @@ class OutputIndexed(Kernel):
                 f"OutputIndexed expects X with columns of inputs and one of outputs, got {X.shape[1]} columns"
             )
         if is_concrete(X):
-            column = np.asarray(X[:, -1])
+            column = np.asarray(X)[:, -1]
             wrong = (column != np.round(column)) | (column < 0) | (column >= P)
             if wrong.any():
                 raise ValueError(
@@ -321,17 +324,11 @@ class OutputIndexed(Kernel):
         return self.kernel._diagonal(X)[jnp.arange(len(X)), p]
 
     def draw(self, key, num_features, num_outputs=1):
-        draws = tuple(self.kernel.draw(k, num_features) for k in jax.random.split(key, num_outputs))
-        return Draw(_ByOutput(self, draws), draws[0].latent if num_outputs == 1 else None)
+        return self.of_outputs(tuple(self.kernel.draw(k, num_features) for k in jax.random.split(key, num_outputs)))
 
-
-class _SideBySide(Map):
-    """The outputs of several functions."""
-
-    draws: tuple[Draw, ...] = constant()
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        return jnp.concatenate([draw(X) for draw in self.draws], axis=1)
+    def of_outputs(self, draws: tuple[Draw, ...]) -> Draw:
+        """Functions of inputs that say which output is meant, given functions with all outputs."""
+        return Draw(_ByOutput(self, draws), draws[0].latent if len(draws) == 1 else None)
 
 
 class _Mixture(Map):
@@ -348,7 +345,7 @@ class _ByOutput(Map):
     """Functions of several outputs, at inputs whose last column says which is meant."""
 
     kernel: OutputIndexed = constant()
-    draws: tuple[Draw, ...] = constant()
+    draws: tuple[Draw, ...]
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         X, p = self.kernel.split(X)

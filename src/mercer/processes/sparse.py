@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.covariances import Kuu
+from mercer.covariances import Kuu, draw_jointly
 from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
 from mercer.inducing import InducingVariables
 from mercer.inducing.functionals import is_functional
@@ -243,9 +243,10 @@ class Sparse(Process):
     def _sample_function(self, key, num_features):
         """Matheron's rule: a draw from the prior, moved so that its inducing variables are a draw from q(u)."""
         key_prior, key_u = jax.random.split(key)
-        deviation = self.prior.sample_deviation(key_prior, num_features, self.num_outputs)
+        kernel, (_, L) = self.prior.kernel, self.q_mu.shape
+        deviation, drawn = draw_jointly(self.inducing, kernel, key_prior, num_features, self.num_outputs)
+        drawn = self.structure.in_groups(drawn, L)
         noise = jax.random.normal(key_u, self.q_mu.T.shape, self.q_mu.dtype)
-        drawn = self.structure.of_function(deviation, self.q_mu.shape[1])
 
         def missed(pair, q_mu, root, noise, drawn):
             """R^-T times how much the variables of the draw from the prior miss those of the draw from q."""
