@@ -134,13 +134,40 @@ LAYERS = [
 ALTERNATION = mc.inducing.Alternation(
     mc.kernels.RBF(), jnp.ones(()), jnp.asarray(X), jnp.asarray(Y), np.arange(12), 2, True
 )
+
+
+def modules_in(value):
+    """A module and those that it is made of."""
+    if isinstance(value, tuple | list):
+        return [module for part in value for module in modules_in(part)]
+    return [value, *modules_in(list(vars(value).values()))] if isinstance(value, eqx.Module) else []
+
+
+def functions():
+    """Draws of all kinds of kernels and processes."""
+    key, prior = jax.random.key(0), mc.GP(mc.kernels.RBF())
+    drawn = [*MULTIOUTPUT.values(), mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (2, 2), (2, 2))]
+    draws = [
+        kernel.draw(key, 3) for kernel in [*drawn, mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"])]
+    ]
+    for name in ("CholeskySVGP", "SparsePosterior"):
+        draws.append(KERNELS[name].features(key, 3))
+    fourier, points = mc.inducing.FourierFeatures(-3.0, 3.0, 2), mc.inducing.Points([[0.3]])
+    terms = mc.inducing.PerTerm([points, fourier])
+    sparse = mc.Sparse(mc.GP(mc.kernels.RBF() + mc.kernels.Matern32()), terms)
+    draws += [process.sample_function(key, 3) for process in (prior, sparse, mc.processes.Tempered(prior, 0.5))]
+    return modules_in(draws)
+
+
 VALUES = [
+    *functions(),
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
     mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"]),
     mc.kernels.Convolutional(mc.kernels.RBF(0.7), (4, 3, 2), (2, 2), "mean", np.linspace(0.5, 1.0, 6)),
     mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (4, 3), (2, 2)),
     mc.kernels.Draw(jnp.tanh),
+    mc.kernels.RBF().features(jax.random.key(0), 3),
     mc.kernels.nngp.NTK([*LAYERS, mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense()], (4, 3, 2)),
     mc.kernels.nngp.NNGP([*LAYERS, mc.kernels.nngp.Flatten()]),
     *LAYERS,

@@ -23,6 +23,10 @@ Features = Callable[[Float[Array, "N D"]], Float[Array, "N F"]]
 class Map(Module):
     """A function that is a value, with numbers of its own. As other functions it is equal to itself alone, for `jax.jit(f)`."""
 
+    @abc.abstractmethod
+    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+        """The function at each row of X."""
+
     def __hash__(self) -> int:
         return id(self)
 

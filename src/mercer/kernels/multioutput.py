@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
-from mercer.kernels.base import Draw, Kernel, Map, Mixing
+from mercer.kernels.base import Draw, Kernel, Map, Mixing, SideBySide
 from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, cast, constant, is_concrete, param, real
@@ -185,9 +185,7 @@ class SeparateIndependent(Independent):
 
     def draw(self, key, num_features):
         keys = jax.random.split(key, len(self.kernels))
-        function = _SideBySide(
-            tuple(kernel.draw(k, num_features) for kernel, k in zip(self.kernels, keys, strict=True))
-        )
+        function = SideBySide(tuple(kernel.draw(k, num_features) for kernel, k in zip(self.kernels, keys, strict=True)))
         return Draw(function, function)
 
 

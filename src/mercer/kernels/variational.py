@@ -91,7 +91,7 @@ class _SVGP(Kernel):
     def features(self, key, num):
         keys = jax.random.split(key, 3)
         left = _ConditionedFeatures(self.kernel, self.Z, self.W, self.kernel.features(keys[0], num))
-        return _AddedFeatures(left, self._added_features(keys[1], num), jax.random.rademacher(keys[2], (num,)))
+        return _AddedFeatures(left, self._added_features(keys[1], num), jax.random.rademacher(keys[2], (num,), float))
 
 
 class _ConditionedFeatures(Map):
