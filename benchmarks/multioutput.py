@@ -3,7 +3,8 @@
 Entries of Y are held out and predicted from the others: fx and eeg, the published masks; sarcos, each training row shows a random
 third of the torques, and whole rows are tested; exchange, 40 days of three currencies. "coregionalised" is R latent functions
 that all outputs share and one more for each output (sarcos: R only); in fx and exchange a prior keeps the latter to their
-outputs. mercer is exact on eeg and exchange, on fx and eeg_sparse sparse with M points and the collapsed bound, on sarcos with minibatches.
+outputs. mercer is exact on eeg and exchange, sparse with M points on fx and eeg_sparse (the collapsed bound) and on sarcos
+(minibatches).
 GPflow's LMC, sparse with M points, has the same kernels and as many latent functions, begins at the same parameters, and is given
 a likelihood that leaves out what is missing, which GPflow asks its users to write. Scores are means over the outputs with
 held-out entries: SMSE (squared error over the variance of the held-out values) and log-likelihood in original units.
