@@ -6,7 +6,7 @@ is any kind of inducing variables for one function, whose structure stays as it 
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class LatentVariables(InducingVariables):
         return self.of_latents(latent)
 
     @abc.abstractmethod
-    def of_latents(self, latent) -> Float[Array, "M L"]:
+    def of_latents(self, latent: Callable[[Array], Array]) -> Float[Array, "M L"]:
         """The variables of given latent functions."""
 
 

@@ -75,6 +75,7 @@ class ConvolutionProcess(LatentKernel):
         return SeparateIndependent(self.kernels)
 
     def per_dimension(self, name: str, num_dims: int) -> Float[Array, "P L D"]:
+        """A parameter [P, L] or [P, L, D], as [P, L, D]."""
         value = getattr(self, name)
         value = value[..., None] if value.ndim == 2 else value
         if value.ndim == 3 and value.shape[2] not in ((num_dims,) if name == "delays" else (1, num_dims)):

@@ -306,7 +306,8 @@ class OutputIndexed(Kernel):
                 )
         return X[:, :-1], jnp.clip(jnp.round(X[:, -1]), 0, P - 1).astype(int)
 
-    def mixing(self, X):
+    def mixing(self, X: Any) -> Mixing:
+        """The row of W that belongs to each input's output, and the inputs without it."""
         if not isinstance(X, jax.Array | np.ndarray):
             raise ValueError(f"OutputIndexed expects inputs that say which output is meant, got {type(X).__name__}")
         X, outputs = self.split(X)
