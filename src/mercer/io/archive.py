@@ -21,7 +21,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ from safetensors.numpy import save as serialise
 
 import mercer
 from mercer.io import registry
+from mercer.io.atomic import replacing
 from mercer.parameters import not_finite
 
 FORMAT = 1
@@ -76,15 +76,8 @@ def save(path: str | os.PathLike[str], model: Any) -> None:
     if not file.parent.is_dir() or file.is_dir():
         raise ValueError(f"path expects a file in a folder that exists, got {str(path)!r}")
     content = _content(model)
-    temporary = file.with_name(f".mercer-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(file) as out:
+        out.write(content)
 
 
 def load(path: str | os.PathLike[str]) -> Any:

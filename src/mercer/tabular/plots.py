@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mercer.io.atomic import replacing
 from mercer.tabular import describe
 from mercer.tabular.classification import Classification
 from mercer.tabular.evaluation import Evaluation
@@ -18,12 +19,15 @@ _MAX_BARS = 15
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
     """Refuses a name whose suffix is not that of a picture."""
-    formats = sorted(_figure(1).canvas.get_supported_filetypes())
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in formats:
+    formats = sorted(_figure(1).canvas.get_supported_filetypes().keys() - {"pgf"})  # a text for LaTeX
+    if _suffix(path) not in formats:
         raise ValueError(
             f"{path} does not end like a picture; choose one of {', '.join('.' + name for name in formats)}"
         )
+
+
+def _suffix(path: str | os.PathLike[str]) -> str:
+    return Path(path).suffix.lower().removeprefix(".")
 
 
 def draw(model: TableModel, path: str | os.PathLike[str], evaluation: Evaluation | None) -> None:
@@ -38,7 +42,8 @@ def draw(model: TableModel, path: str | os.PathLike[str], evaluation: Evaluation
         figure = _figure(len(panels) + 1)
         for axes, (panel, *arguments) in zip(figure.axes, [*panels, (_relevance, model)], strict=True):
             panel(axes, *arguments)
-    figure.savefig(path, dpi=150)
+    with replacing(path) as file:
+        figure.savefig(file, format=_suffix(path), dpi=150)
 
 
 def _evaluation_panels(model: TableModel, evaluation: Evaluation) -> list[tuple]:
