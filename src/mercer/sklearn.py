@@ -28,7 +28,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError("mercer.sklearn needs scikit-learn: pip install 'mercer[sklearn]'") from error
 
@@ -71,7 +71,11 @@ class _Estimator(BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, **checks)
         if sample_weight is None:
             return X, y, None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if np.ndim(sample_weight) == 0:
+            sample_weight = np.full(len(X), sample_weight)
+        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weights.shape != (len(X),):
+            raise ValueError(f"sample_weight expects one number for each of {len(X)} rows, got shape {weights.shape}")
         if weights.min() < 0.0 or weights.max() == 0.0:
             raise ValueError("sample_weight must not be negative in any row, nor zero in all of them")
         kept = weights > 0.0

@@ -102,7 +102,7 @@ class _Regularised(Objective):
 
         pairs = zip(parameters(model), parameters(self.around), strict=True)
         log_prior = sum(jnp.sum(LogNormal(jnp.log(centre), 1.5).log_prob(value)) for value, centre in pairs)
-        return MarginalLikelihood()._value(model, batch, key) - log_prior / batch.num_data
+        return MarginalLikelihood()(model, batch, key) - log_prior / batch.num_data
 
 
 def learn(model: Any, objective: Objective, data: tuple, settings: Settings, stage: str, **options: Any) -> Fit:
