@@ -165,7 +165,7 @@ def predict(
         if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
             raise TableError(f"{out} should end in .csv or .parquet; change --out")
         _check_output(out, file, new)
-    model, table, notes = _load(file), read_table(new), list[str]()
+    model, table, notes = _load(file).cached(), read_table(new), list[str]()
     _write(model.predict_slices(table, level, notes), out)
     say = Printer(quiet, ERR)
     say.notes(notes, len(notes))
