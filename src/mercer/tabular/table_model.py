@@ -230,6 +230,8 @@ class Problem:
             held_out = Evaluation.of(predictor.cached(), others, self.X[num_train:], self.y[num_train:])
             announce("conditioning on all rows")
             predictor = predictor.condition(self.X, _shaped(task, self.y), None, self.settings)
+        # An exact posterior is kept with its factor, N^2 numbers, which would take N^3 operations after each loading.
+        predictor = predictor.cached() if predictor.exact else predictor
         pairs = np.stack([self.X[:_POINTS, 0], self.y[:_POINTS]], axis=1)
         report = Report(
             self.table.source,
