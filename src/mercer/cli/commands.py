@@ -123,7 +123,7 @@ def fit(
     say = Printer(quiet)
     say(f"{data}: {counted(table, 'row')}, {counted(table.names, 'column')}")
     say.notes(problem.notes)
-    say(problem.target.reason)
+    say(problem.target.reason + (" (--task changes this)" if task is None else ""))
     say(f"{counted(problem.columns.used, 'column')} to predict from, as {counted(problem.columns.features, 'feature')}")
     say(f"{problem.method}; {problem.held_out}")
     try:

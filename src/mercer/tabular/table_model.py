@@ -184,9 +184,7 @@ class Problem:
         # Exact on the rows for training is exact on all: the model that is scored is of the kind that is kept.
         exact = question.task == "regression" and len(rows) - num_held <= settings.max_exact
         if exact and len(rows) > _MAX_EXACT:
-            raise TableError(
-                f"{table.source} has too many rows ({len(rows)}) for an exact model; leave out --method exact"
-            )
+            raise TableError(f"{table.source} has too many rows ({len(rows)}) for an exact model; lower max_exact")
         settings = dataclasses.replace(settings, max_exact=len(rows) if exact else 0)
         return cls(
             table, columns, question, columns.encode(table.rows(rows)), y[order], num_held, settings, tuple(notes)
