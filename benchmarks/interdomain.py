@@ -23,7 +23,7 @@ import optax  # noqa: E402
 import mercer as mc  # noqa: E402
 from mercer.covariances import Kuu  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
-from mercer.training.fit import Run  # noqa: E402
+from mercer.training.run import Run  # noqa: E402
 
 ADAM = optax.adam(0.01)
 

@@ -9,7 +9,7 @@ import optax  # noqa: E402
 
 import mercer as mc  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
-from mercer.training.fit import Run as Training  # noqa: E402
+from mercer.training.run import Run as Training  # noqa: E402
 from workers.common import Run, multioutput_problem, problem, serve  # noqa: E402
 
 MOST_STEPS = {500: 50, 200: 150, 100: 1500, 2000: 200}  # by M: a little more than a repeat takes

@@ -9,7 +9,7 @@ import optax  # noqa: E402
 
 import mercer as mc  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
-from mercer.training.fit import Run  # noqa: E402
+from mercer.training.run import Run  # noqa: E402
 from workers.kin8nm import inducing_points, options, race  # noqa: E402
 
 ARGUMENTS = options(gamma=1.0, batch=8192, rate=0.1, every=5, lengthscale=2.0, noise=0.1, dtype="float64")

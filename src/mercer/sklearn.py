@@ -6,6 +6,7 @@ weight of w is w copies of its row.
 """
 
 import functools
+import numbers
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+    from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError("mercer.sklearn needs scikit-learn: pip install 'mercer[sklearn]'") from error
 
@@ -71,7 +72,11 @@ class _Estimator(BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float64, **checks)
         if sample_weight is None:
             return X, y, None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if isinstance(sample_weight, numbers.Number):
+            sample_weight = np.full(len(X), sample_weight)
+        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weights.shape != (len(X),):
+            raise ValueError(f"sample_weight expects one number for each of {len(X)} rows, got shape {weights.shape}")
         if weights.min() < 0.0 or weights.max() == 0.0:
             raise ValueError("sample_weight must not be negative in any row, nor zero in all of them")
         kept = weights > 0.0
@@ -158,17 +163,19 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
         if return_std and return_cov:
             raise RuntimeError("at most one of return_std and return_cov can be True")
         X = self._inputs(X)
-        mean, deviation = (self._shaped(values) for values in self._prediction.model.predict(X))
         if return_cov:
-            return mean, self._shaped(np.moveaxis(self._prediction.model.covariance(X), 0, -1))
-        return (mean, deviation) if return_std else mean
+            mean, covariance = self._prediction.model.joint(X)
+            return self._shaped(mean), self._shaped(np.moveaxis(covariance, 0, -1))
+        predicted = self._prediction.model.predictive(X)
+        mean = self._shaped(predicted.mean)
+        return (mean, self._shaped(predicted.sd)) if return_std else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """The lower and the upper ends, [N] or [N, P], of intervals that hold a share `level` of new observations."""
         if not 0.0 < level < 1.0:
             raise ValueError(f"level expects a share between 0 and 1, got {level!r}")
         X = self._inputs(X)
-        lower, upper = self._prediction.model.interval(X, level)
+        lower, upper = self._prediction.model.predictive(X).interval(level)
         return self._shaped(lower), self._shaped(upper)
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
@@ -181,7 +188,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
         """The log density of observations, in nats."""
         check_is_fitted(self)
         inputs, outputs, _ = self._data(X, y, None, reset=False)
-        return self._prediction.model.log_density(inputs, outputs)
+        return self._prediction.model.predictive(inputs).log_density(outputs)
 
     def _data(self, X, y, sample_weight, reset) -> tuple:
         """Data, checked: X [N, D], Y [N, P], weights."""
@@ -253,7 +260,7 @@ class GPClassifier(ClassifierMixin, _Estimator):
     def predict_proba(self, X: ArrayLike) -> Float[np.ndarray, "N C"]:
         """The probability of each of `classes_`."""
         X = self._inputs(X)
-        return self._prediction.model.probabilities(X)
+        return self._prediction.model.predictive(X).probabilities
 
     def predict_log_proba(self, X: ArrayLike) -> Float[np.ndarray, "N C"]:
         """The log probability of each of `classes_`."""
@@ -263,7 +270,7 @@ class GPClassifier(ClassifierMixin, _Estimator):
         """The log probability of the class of each row."""
         check_is_fitted(self)
         inputs, labels, _ = self._data(X, y, None, reset=False)
-        return self._prediction.model.log_density(inputs, self._codes(labels))
+        return self._prediction.model.predictive(inputs).log_density(self._codes(labels))
 
     def _data(self, X, y, sample_weight, reset) -> tuple:
         """Data, checked: X [N, D], y [N], weights."""
@@ -294,7 +301,7 @@ def _stream_after(model: Any, settings: Settings) -> Stream:
     """A stream that has had the data of an exact regression, which holds them."""
     if not model.exact:
         raise ValueError("partial_fit cannot go on from a sparse fit, which forgets its data; begin with partial_fit")
-    posterior, noise = model.model.posterior, model.model.likelihood.variance
+    posterior, noise = model.posterior, model.noise
     with double_precision():
         X, Y, prior = posterior.X, posterior.Y, posterior.prior
         weights = jnp.broadcast_to(noise / posterior.noise, (len(X), 1))[:, 0]

@@ -175,6 +175,7 @@ VALUES = [
     *(mc.kernels.nngp.Erf(), mc.kernels.nngp.Gelu()),
     *(case.likelihood for case in likelihood_cases.CASES.values()),
     *MODELS.values(),
+    tabular.ClassPredictive(np.full((3, 2), 0.5)),
     *(model.posterior for model in MODELS.values()),
     MODELS["exact"].posterior.predict(X, "inputs"),
     mc.inducing.Points(X),
@@ -410,8 +411,9 @@ def public_classes():
         if not module.name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
-    modules = [module for name, module in sys.modules.items() if name.startswith("mercer.") and name != "mercer.io"]
-    for module in modules:
+    # The records of mercer.io read files, and are none that files hold.
+    names = [name for name in sys.modules if name.startswith("mercer.") and not name.startswith("mercer.io")]
+    for module in (sys.modules[name] for name in names):
         for name, cls in vars(module).items():
             if inspect.isclass(cls) and cls.__module__.startswith("mercer.") and not inspect.isabstract(cls):
                 is_record = dataclasses.is_dataclass(cls) or issubclass(cls, tuple)

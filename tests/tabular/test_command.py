@@ -3,10 +3,12 @@
 import dataclasses
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -85,7 +87,7 @@ def test_from_a_table_to_predictions(run, folder):
     for said in [
         "data.csv: 48 rows, 3 columns",
         "missing; that is a level of its own",
-        "'price': regression, as it holds numbers with a decimal point",
+        "'price': regression, as it holds numbers with a decimal point (--task changes this)",
         "2 columns to predict from, as 4 features",
         "exact inference, as 48 rows are few enough; 9 rows, drawn at random, are held out",
         "scores on 9 rows held out",
@@ -242,11 +244,26 @@ class TestRefusals:
         assert said in message and ("odd.csv" in message or "'y'" in message)
         assert sorted(os.listdir(folder)) == ["data.csv", "odd.csv"]
 
+    def test_arguments_of_the_library_are_options_here(self, refused, folder):
+        (folder / "odd.csv").write_text("a,y\n1,u\n2,v\n3,w\n")
+        said = refused("fit", "odd.csv", "--target", "y", "--task", "binary")
+        assert "a binary target has two; use --task multiclass" in said
+        (folder / "odd.csv").write_text("a,y\n" + "".join(f"{i},{i}.5\n" for i in range(23_000)))
+        said = refused("fit", "odd.csv", "--target", "y", "--method", "exact")
+        assert "too many rows (23000) for an exact model; leave out --method exact" in said
+
     def test_predict_says_why_there_are_no_scores(self, run, model):
         DATA.with_columns(price=pl.lit("unknown")).write_csv("odd.csv")
         code, out, err = run("predict", model, "odd.csv")
         assert code == 0 and len(out.splitlines()) == N + 1
         assert "no scores: odd.csv: column 'price' should hold a number in every row" in err
+
+
+def test_the_library_names_no_options():
+    """Its errors are for Python, too: they name arguments, and the command translates them."""
+    package = Path(mc.__file__).parent
+    files = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] != "cli"]
+    assert [file.name for file in files if re.search(r"(?<![\w-])--[a-z]", file.read_text())] == []
 
 
 class TestNet:

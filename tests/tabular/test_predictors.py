@@ -10,6 +10,7 @@ import mercer as mc
 from mercer.linalg import FactorisationError
 from mercer.tabular.classification import classification
 from mercer.tabular.counts import counts
+from mercer.tabular.evaluation import Evaluation
 from mercer.tabular.regression import Stream, regression
 from mercer.tabular.training import Settings, checked, greedy_points
 
@@ -212,6 +213,41 @@ class TestCounts:
         k = np.arange(0.0, 400.0)
         total = np.exp(counter.log_density(np.repeat(NEW[:1], len(k), axis=0), k[:, None])).sum()
         np.testing.assert_allclose(total, 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["exact", "sparse", "counter", "classifier"])
+def test_one_prediction_answers_all_questions(name, request):
+    """As many and the same answers as from the methods that each predict anew; of some rows, those of the rows."""
+    model = request.getfixturevalue(name)
+    predicted = model.predictive(NEW)
+    y = np.ones(len(NEW)) if name == "classifier" else np.ones((len(NEW), 1))
+    np.testing.assert_array_equal(predicted.log_density(y), model.log_density(NEW, y))
+    some = predicted.rows(slice(3, 7))
+    np.testing.assert_allclose(some.log_density(y[3:7]), predicted.log_density(y)[3:7], rtol=1e-8)
+    if name == "classifier":
+        np.testing.assert_array_equal(predicted.probabilities, model.probabilities(NEW))
+        np.testing.assert_array_equal(predicted.numbers(), predicted.probabilities)
+        return
+    mean, sd = model.predict(NEW)
+    np.testing.assert_array_equal(predicted.numbers(), np.concatenate([mean, sd], axis=1))
+    for level in (0.5, 0.9):
+        for ours, theirs in zip(predicted.interval(level), model.interval(NEW, level), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip(some.interval(), predicted.interval(), strict=True):
+        np.testing.assert_array_equal(ours, theirs[3:7])
+
+
+def test_an_evaluation_predicts_once(exact):
+    class Counted:
+        times = 0
+
+        def predictive(self, X):
+            self.times += 1
+            return exact.predictive(X)
+
+    model, baseline = Counted(), Counted()
+    Evaluation.of(model, {"other": baseline}, NEW, Y[100:, 0])
+    assert model.times == baseline.times == 1
 
 
 def test_nearly_singular_points_are_left_out():

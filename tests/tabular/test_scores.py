@@ -97,38 +97,40 @@ class TestBaselines:
     def test_the_mean_is_a_normal(self):
         mean = baselines("regression", self.X, self.Y, 0)["mean"]
         expected = stats.norm(self.Y.mean(), self.Y.std())
-        np.testing.assert_allclose(mean.log_density(self.X, self.Y[:, None]), expected.logpdf(self.Y))
-        lower, upper = mean.interval(self.X[:3], 0.9)
+        predicted = mean.predictive(self.X)
+        np.testing.assert_allclose(predicted.log_density(self.Y[:, None]), expected.logpdf(self.Y))
+        lower, upper = predicted.rows(slice(3)).interval(0.9)
+        assert lower.shape == upper.shape == (3, 1)
         np.testing.assert_allclose([lower[0, 0], upper[0, 0]], expected.interval(0.9))
 
     def test_linear_finds_a_line_and_its_noise(self):
         linear = baselines("regression", self.X, self.Y, 0)["linear"]
-        mean, deviation = linear.predict(np.array([[0.0, 0.0], [1e6, 0.0]]))
-        np.testing.assert_allclose(mean[:, 0], [5.0, 8.0], atol=0.2)
-        np.testing.assert_allclose(deviation, 0.5, atol=0.05)
+        predicted = linear.predictive(np.array([[0.0, 0.0], [1e6, 0.0]]))
+        np.testing.assert_allclose(predicted.mean[:, 0], [5.0, 8.0], atol=0.2)
+        np.testing.assert_allclose(predicted.sd, 0.5, atol=0.05)
 
     def test_linear_with_more_columns_than_rows_and_with_a_constant(self):
         X = np.concatenate([RNG.normal(size=(10, 30)), np.full((10, 1), 1e300)], axis=1)
-        mean, deviation = baselines("regression", X, self.Y[:10], 0)["linear"].predict(X)
-        assert np.isfinite(mean).all() and (deviation > 0.0).all()
+        predicted = baselines("regression", X, self.Y[:10], 0)["linear"].predictive(X)
+        assert np.isfinite(predicted.mean).all() and (predicted.sd > 0.0).all()
 
     @pytest.mark.parametrize("y", [RNG.poisson(3.0, 500), RNG.negative_binomial(2, 0.3, 500), np.array([4, 4, 5, 5])])
     def test_counts_have_the_moments_of_the_data(self, y):
         same = baselines("counts", np.zeros((len(y), 1)), y.astype(float), 0)["mean"]
-        mean, deviation = same.predict(np.zeros((2, 1)))
-        np.testing.assert_allclose(mean, y.mean())
-        np.testing.assert_allclose(deviation**2, max(y.var(), y.mean()))
-        every = np.arange(1000.0)[:, None]
-        assert np.exp(same.log_density(every, every)).sum() == pytest.approx(1.0)
+        predicted = same.predictive(np.zeros((1000, 1)))
+        np.testing.assert_allclose(predicted.mean, np.full((1000, 1), y.mean()))
+        np.testing.assert_allclose(predicted.sd**2, np.full((1000, 1), max(y.var(), y.mean())))
+        assert np.exp(predicted.log_density(np.arange(1000.0)[:, None])).sum() == pytest.approx(1.0)
 
     def test_frequencies_are_never_0(self):
         shares = baselines("multiclass", np.zeros((3, 1)), np.array([0.0, 1.0, 1.0]), 4)["frequencies"]
-        np.testing.assert_allclose(shares.probabilities(np.zeros((1, 1)))[0], [2 / 7, 3 / 7, 1 / 7, 1 / 7])
-        assert shares.log_density(np.zeros((1, 1)), np.array([3.0])) == np.log(1 / 7)
+        predicted = shares.predictive(np.zeros((1, 1)))
+        np.testing.assert_allclose(predicted.probabilities[0], [2 / 7, 3 / 7, 1 / 7, 1 / 7])
+        assert predicted.log_density(np.array([3.0])) == np.log(1 / 7)
 
     def test_a_calibrated_model_covers_what_it_says(self):
         others = baselines("regression", self.X, self.Y, 0)
-        found = Evaluation.of("regression", others["linear"], {"mean": others["mean"]}, self.X, self.Y)
+        found = Evaluation.of(others["linear"], {"mean": others["mean"]}, self.X, self.Y)
         assert found.methods == ("mercer", "mean") and found.num_rows == 400
         said, seen = np.asarray(found.calibration)
         np.testing.assert_allclose(seen, said, atol=0.06)

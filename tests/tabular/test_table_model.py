@@ -175,6 +175,24 @@ class TestRegression:
         assert_same(loaded.predict(table()), model.predict(table()))
         assert jax.tree.structure(loaded) == jax.tree.structure(model)
 
+    def test_an_exact_model_is_saved_with_its_factor(self, model, tmp_path, monkeypatch):
+        without = eqx.tree_at(
+            lambda m: m.predictor.model.posterior, model, model.predictor.posterior
+        )  # as files once were
+        mc.save(tmp_path / "with", model)
+        mc.save(tmp_path / "without", without)
+        expected = mc.load(tmp_path / "without").predict(table())
+
+        def refuse(*_):
+            raise AssertionError("factorised again")
+
+        monkeypatch.setattr(mc.Conditioned, "cached", refuse)
+        monkeypatch.setattr(mc.Conditioned, "_factorised", refuse)
+        loaded = mc.load(tmp_path / "with")
+        assert_same(loaded.predict(table()), expected)
+        loaded.evaluate(table())
+        assert loaded.predictor.exact and loaded.predictor.posterior.num_outputs == 1
+
     def test_precision_does_not_depend_on_the_process(self, model):
         with jax.enable_x64(False):
             again = fit("regression")

@@ -7,6 +7,7 @@ With MERCER_DEBUG=1 in the environment there are tracebacks, and warnings are sh
 import contextlib
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     from mercer.io import FormatError
     from mercer.io.tables import TableError
 
-    said = " ".join(str(error).split())[:1000]
+    said = _with_options(" ".join(str(error).split())[:1000])
     if isinstance(error, TableError | FormatError) or (isinstance(error, ImportError) and "pip install" in said):
         return said, 1
     if isinstance(error, FileNotFoundError) and error.filename is None:
@@ -64,6 +65,12 @@ def _explained(error: Exception) -> tuple[str, int]:
         return said, 1
     kind = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return f"this is a bug ({kind}); run it with MERCER_DEBUG=1 for the traceback, and report it", 70
+
+
+def _with_options(said: str) -> str:
+    """A sentence of the library with options in the place of the arguments of `TableModel.fit`."""
+    said = re.sub(r"\btask='(\w+)'", r"--task \1", said)
+    return said.replace("lower max_exact", "leave out --method exact")
 
 
 def _is_ours(error: Exception) -> bool:

@@ -5,7 +5,6 @@ What a command needs is imported when it runs, so that help and mistakes in its 
 
 import enum
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import typer
 import mercer
 from mercer.cli.console import ERR, OUT, Printer, Progress, counted, leftovers
 from mercer.io import FormatError
+from mercer.io.atomic import replacing
 from mercer.io.tables import TableError, read_table
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def fit(
     say = Printer(quiet)
     say(f"{data}: {counted(table, 'row')}, {counted(table.names, 'column')}")
     say.notes(problem.notes)
-    say(problem.target.reason)
+    say(problem.target.reason + (" (--task changes this)" if task is None else ""))
     say(f"{counted(problem.columns.used, 'column')} to predict from, as {counted(problem.columns.features, 'feature')}")
     say(f"{problem.method}; {problem.held_out}")
     try:
@@ -165,7 +165,7 @@ def predict(
         if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
             raise TableError(f"{out} should end in .csv or .parquet; change --out")
         _check_output(out, file, new)
-    model, table, notes = _load(file), read_table(new), list[str]()
+    model, table, notes = _load(file).cached(), read_table(new), list[str]()
     _write(model.predict_slices(table, level, notes), out)
     say = Printer(quiet, ERR)
     say.notes(notes, len(notes))
@@ -263,14 +263,9 @@ def _write(slices: Iterator[dict[str, Any]], out: Path | None) -> None:
             sys.stdout.write(frame.write_csv(include_header=i == 0))
         sys.stdout.flush()
         return
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with replacing(out) as file:
         if out.suffix.lower() == ".csv":
-            with temporary.open("wb") as file:
-                for i, frame in enumerate(frames):
-                    frame.write_csv(file, include_header=i == 0)
+            for i, frame in enumerate(frames):
+                frame.write_csv(file, include_header=i == 0)
         else:
-            polars.concat(frames).write_parquet(temporary)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
+            polars.concat(frames).write_parquet(file)

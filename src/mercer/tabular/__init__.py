@@ -5,6 +5,8 @@ from mercer.tabular.columns import Category, Columns, Date, Encoder, Number
 from mercer.tabular.counts import Counts, counts
 from mercer.tabular.evaluation import Evaluation
 from mercer.tabular.inputs import Inputs
+from mercer.tabular.predictive import ClassPredictive, NumberPredictive, Predictive
+from mercer.tabular.predictors import NumberPredictor, Predictor
 from mercer.tabular.regression import Regression, Stream, regression
 from mercer.tabular.residuals import Residuals
 from mercer.tabular.table_model import Report, TableModel
@@ -25,6 +27,11 @@ __all__ = [
     "counts",
     "Counts",
     "Variational",
+    "Predictor",
+    "NumberPredictor",
+    "Predictive",
+    "NumberPredictive",
+    "ClassPredictive",
     "default_kernel",
     "Inputs",
     "Residuals",

@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mercer.likelihoods import Bernoulli, Softmax
+from mercer.tabular.predictive import ClassPredictive
 from mercer.tabular.training import DEFAULT, Settings, double_precision, in_blocks, merged
 from mercer.tabular.variational import Variational, variational
 
@@ -11,17 +12,22 @@ from mercer.tabular.variational import Variational, variational
 class Classification(Variational):
     """A trained classifier on raw inputs X [N, D], of C classes 0, 1, ..., C - 1: a probit for two, a softmax for more."""
 
-    def probabilities(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N C"]:
+    def predictive(self, X: Float[np.ndarray, "N D"]) -> ClassPredictive:
         """The probability of each class."""
         with double_precision():
             p = in_blocks(self.model.predict, self.inputs(X))[0]
         p = np.concatenate([1.0 - p, p], axis=1) if p.shape[1] == 1 else p
         p = np.clip(p, 1e-12, None)
-        return p / p.sum(axis=1, keepdims=True)
+        return ClassPredictive(p / p.sum(axis=1, keepdims=True))
 
-    def log_density(self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """The log probability of the class of each row."""
-        return np.log(np.take_along_axis(self.probabilities(X), y.astype(int)[:, None], axis=1)[:, 0])
+    def probabilities(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N C"]:
+        """The probability of each class."""
+        return self.predictive(X).probabilities
+
+    def noise_in_words(self, target):
+        if self.posterior.num_outputs == 1:
+            return "the probability of a class is a probit of the function"
+        return "the probabilities of classes are a softmax of functions, one for each"
 
 
 def classification(

@@ -1,10 +1,16 @@
 """Counts from a table: raw inputs to a distribution over 0, 1, 2, ..."""
 
+import dataclasses
+import functools
+
+import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
 from mercer.likelihoods import NegativeBinomial
+from mercer.tabular.predictive import NumberPredictive
+from mercer.tabular.predictors import NumberPredictor
 from mercer.tabular.training import DEFAULT, Settings, double_precision, in_blocks, merged
 from mercer.tabular.variational import Variational, variational
 
@@ -12,33 +18,61 @@ _NODES = np.linspace(-6.0, 6.0, 64)  # of the trapezoidal rule, in standard devi
 _WEIGHTS = stats.norm.pdf(_NODES) / stats.norm.pdf(_NODES).sum()
 
 
-class Counts(Variational):
-    """A trained model of counts on raw inputs X [N, D]: negative binomial, the log of its mean a Gaussian process."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class CountPredictive(NumberPredictive):
+    """Negative binomials, the logs of whose means are normal, with these means and variances."""
 
-    def predict(self, X: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N 1"], Float[np.ndarray, "N 1"]]:
-        """The mean and the standard deviation of new counts."""
+    log_mean: Float[np.ndarray, "N 1"]
+    log_variance: Float[np.ndarray, "N 1"]
+    likelihood: NegativeBinomial
+
+    @functools.cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         with double_precision():
-            mean, variance = in_blocks(self.model.predict, self.inputs(X))
-        return mean, np.sqrt(variance)
+            return in_blocks(self.likelihood.predict, self.log_mean, self.log_variance)
 
-    def interval(
-        self, X: Float[np.ndarray, "N D"], level: float = 0.9
-    ) -> tuple[Float[np.ndarray, "N 1"], Float[np.ndarray, "N 1"]]:
-        """The lower and the upper end of intervals that hold a share `level` of new counts, or a little more."""
-        means, r = self._mixture(X)
+    @property
+    def mean(self):
+        return self._moments[0]
+
+    @property
+    def sd(self):
+        return np.sqrt(self._moments[1])
+
+    def interval(self, level=0.9):
+        """The shares that intervals hold may be a little larger than `level`, as counts are whole numbers."""
+        # The means of the negative binomials whose mixture, with weights as above, this is; r = 1 / dispersion.
+        latent = self.log_mean + np.sqrt(np.maximum(self.log_variance, 0.0)) * _NODES
+        means, r = np.exp(np.clip(latent, -30.0, 30.0)), 1.0 / float(self.likelihood.dispersion)
         return tuple(_quantile(means, r, p)[:, None] for p in (0.5 - 0.5 * level, 0.5 + 0.5 * level))
 
-    def log_density(self, X: Float[np.ndarray, "N D"], Y: Float[np.ndarray, "N 1"]) -> Float[np.ndarray, " N"]:
-        """The log probability of counts."""
+    def log_density(self, y):
+        Y = np.reshape(y, (-1, 1))
+        self.likelihood.validate(Y)
         with double_precision():
-            return np.asarray(self.model.log_density(self.inputs(X), np.reshape(Y, (-1, 1))))
+            return in_blocks(functools.partial(_log_density, self.likelihood), self.log_mean, self.log_variance, Y)[0]
 
-    def _mixture(self, X) -> tuple[Float[np.ndarray, "N Q"], float]:
-        """The means of the negative binomials whose mixture, with weights as above, predicts; r = 1 / dispersion."""
+    def rows(self, selection):
+        return CountPredictive(self.log_mean[selection], self.log_variance[selection], self.likelihood)
+
+
+@eqx.filter_jit
+def _log_density(likelihood, log_mean, log_variance, Y):
+    return (likelihood.log_predictive(log_mean, log_variance, Y),)
+
+
+class Counts(Variational, NumberPredictor):
+    """A trained model of counts on raw inputs X [N, D]: negative binomial, the log of its mean a Gaussian process."""
+
+    def predictive(self, X: Float[np.ndarray, "N D"]) -> CountPredictive:
+        """The distribution of new counts."""
         with double_precision():
             mean, variance = in_blocks(self.model.posterior.predict, self.inputs(X))
-        latent = mean + np.sqrt(np.maximum(variance, 0.0)) * _NODES
-        return np.exp(np.clip(latent, -30.0, 30.0)), 1.0 / float(self.model.likelihood.dispersion)  # type: ignore
+        return CountPredictive(mean, variance, self.model.likelihood)
+
+    def noise_in_words(self, target):
+        dispersion = float(self.model.likelihood.dispersion)
+        return f"negative binomial, variance = mean + {dispersion:.2g} mean^2"
 
 
 def _quantile(means: np.ndarray, r: float, p: float) -> np.ndarray:

@@ -7,9 +7,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import mercer.kernels as kernels
-from mercer.likelihoods import Bernoulli, Gaussian, NegativeBinomial, Softmax
-from mercer.processes import Sparse
-from mercer.tabular.regression import Regression
 from mercer.tabular.table_model import TableModel
 from mercer.tabular.training import double_precision
 
@@ -34,7 +31,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 def kernel_of(model: TableModel) -> kernels.Kernel:
     """The kernel of a model."""
-    return model.predictor.model.posterior.prior.kernel  # type: ignore[attr-defined]
+    return model.predictor.posterior.prior.kernel
 
 
 def in_words(kernel: kernels.Kernel, num_columns: int) -> list[str]:
@@ -130,28 +127,14 @@ def relevances(model: TableModel) -> dict[str, float]:
 
 def noise(model: TableModel) -> str:
     """What the likelihood says of an observation, given the function."""
-    likelihood, predictor = model.predictor.model.likelihood, model.predictor
-    if isinstance(predictor, Regression) and isinstance(likelihood, Gaussian):
-        deviation = float(jnp.sqrt(jnp.mean(likelihood.variance)))
-        scale = float(predictor.scale[0] * predictor.residuals.deviation[0])
-        freedom = float(predictor.residuals.freedom[0])
-        tails = "normal tails" if freedom > 50.0 else f"tails of a Student t with {freedom:.2g} degrees of freedom"
-        return f"standard deviation {deviation * scale:.3g} in the units of {model.target.column!r}, {tails}"
-    if isinstance(likelihood, Bernoulli):
-        return "the probability of a class is a probit of the function"
-    if isinstance(likelihood, Softmax):
-        return "the probabilities of classes are a softmax of functions, one for each"
-    if isinstance(likelihood, NegativeBinomial):
-        return f"negative binomial, variance = mean + {float(likelihood.dispersion):.2g} mean^2"
-    return f"{type(likelihood).__name__} likelihood"
+    return model.predictor.noise_in_words(model.target.column)
 
 
 def posterior(model: TableModel) -> str:
     """How the posterior is represented."""
-    process = model.predictor.model.posterior
-    if isinstance(process, Sparse):
-        return f"{process.inducing.num} inducing points for {model.report.num_rows} rows"
-    return f"exact, given {model.report.num_rows} rows"
+    if model.predictor.exact:
+        return f"exact, given {model.report.num_rows} rows"
+    return f"{model.predictor.posterior.inducing.num} inducing points for {model.report.num_rows} rows"
 
 
 def sparkline(values: Float[np.ndarray, " S"], width: int = 40) -> str:

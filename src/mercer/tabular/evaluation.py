@@ -1,7 +1,6 @@
 """Evaluation: a model on rows that it has not seen, beside baselines that any model should beat.
 
-A baseline predicts as the models of tables do, so that one function scores them all: of numbers `predict`, `interval` and
-`log_density`, of classes `probabilities` and `log_density`.
+A baseline predicts as the models of tables do, by `predictive`, so that all are scored alike.
 """
 
 import dataclasses
@@ -16,35 +15,22 @@ from scipy import stats
 
 from mercer.parameters import Module, constant
 from mercer.tabular import scores
+from mercer.tabular.predictive import ClassPredictive, NumberPredictive, Predictive
 from mercer.tabular.targets import Task
 from mercer.tabular.training import double_precision
 
-COVERED = (0.5, 0.9, 0.95)
-_CURVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _KEPT = 2000  # rows whose predictions are kept
 _ROWS = 20_000  # rows that a baseline learns from
 _RIDGE = 1.0
 
 Inputs = Float[np.ndarray, "N D"]
-Column = Float[np.ndarray, "N 1"]
 
 
-class OfNumbers(Protocol):
-    """What predicts numbers, counts among them."""
+class Predicts(Protocol):
+    """A predictor, or a baseline."""
 
-    def predict(self, X: Inputs) -> tuple[Column, Column]: ...
-
-    def interval(self, X: Inputs, level: float) -> tuple[Column, Column]: ...
-
-    def log_density(self, X: Inputs, Y: Column) -> Float[np.ndarray, " N"]: ...
-
-
-class OfClasses(Protocol):
-    """What predicts classes."""
-
-    def probabilities(self, X: Inputs) -> Float[np.ndarray, "N C"]: ...
-
-    def log_density(self, X: Inputs, y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]: ...
+    def predictive(self, X: Inputs) -> Predictive:
+        """The distribution of new targets."""
 
 
 class Evaluation(Module):
@@ -69,53 +55,23 @@ class Evaluation(Module):
 
     @classmethod
     def of(
-        cls, task: Task, model: Any, baselines: Mapping[str, Any], X: Inputs, y: Float[np.ndarray, " N"]
+        cls, model: Predicts, baselines: Mapping[str, Predicts], X: Inputs, y: Float[np.ndarray, " N"]
     ) -> "Evaluation":
         """The evaluation of a model on rows X, y."""
-        kept, truth = X[:_KEPT], y[:_KEPT]
-        score: Callable[..., dict[str, float]]
-        if task in ("binary", "multiclass"):
-            score, predicted, calibration = _of_classes, model.probabilities(kept), np.zeros((2, 0))
-        else:
-            score, predicted = _of_numbers, np.concatenate(model.predict(kept), axis=1)
-            calibration = np.array([_CURVE, [_covered(model, kept, truth, level) for level in _CURVE]])
-        found = {"mercer": score(model, X, y)} | {name: score(other, X, y) for name, other in baselines.items()}
+        predicted = model.predictive(X)
+        kept, truth = predicted.rows(slice(_KEPT)), y[:_KEPT]
+        found = {"mercer": predicted.scores(y)}
+        found |= {name: other.predictive(X).scores(y) for name, other in baselines.items()}
         values = np.array([list(row.values()) for row in found.values()])
         with double_precision():
-            arrays = map(jnp.asarray, (values, truth, predicted, calibration))
+            arrays = map(jnp.asarray, (values, truth, kept.numbers(), kept.calibration(truth)))
             return cls(len(y), tuple(found), tuple(found["mercer"]), *arrays)
-
-
-def _of_numbers(model: OfNumbers, X: Inputs, y: Float[np.ndarray, " N"]) -> dict[str, float]:
-    mean = model.predict(X)[0][:, 0]
-    return {
-        "RMSE": scores.rmse(y, mean),
-        "MAE": scores.mae(y, mean),
-        "R2": scores.r2(y, mean),
-        "log-likelihood": float(np.mean(model.log_density(X, y[:, None]))),
-    } | {f"in the {100 * level:g} % interval": _covered(model, X, y, level) for level in COVERED}
-
-
-def _covered(model: OfNumbers, X: Inputs, y: Float[np.ndarray, " N"], level: float) -> float:
-    lower, upper = model.interval(X, level)
-    return scores.coverage(y, lower[:, 0], upper[:, 0])
-
-
-def _of_classes(model: OfClasses, X: Inputs, y: Float[np.ndarray, " N"]) -> dict[str, float]:
-    p = model.probabilities(X)
-    return {
-        "accuracy": scores.accuracy(y, p),
-        "AUC": scores.auc(y, p),
-        "log-likelihood": float(np.mean(model.log_density(X, y))),
-        "Brier score": scores.brier(y, p),
-        "calibration error": scores.calibration_error(y, p),
-    }
 
 
 # --- baselines ---------------------------------------------------------------------------------------------------------
 
 
-def baselines(task: Task, X: Inputs, y: Float[np.ndarray, " N"], num_classes: int) -> dict[str, Any]:
+def baselines(task: Task, X: Inputs, y: Float[np.ndarray, " N"], num_classes: int) -> dict[str, Predicts]:
     """The baselines of a task, learned from training rows."""
     X, y = X[:_ROWS], y[:_ROWS]
     if task == "counts":
@@ -126,22 +82,42 @@ def baselines(task: Task, X: Inputs, y: Float[np.ndarray, " N"], num_classes: in
     return {"frequencies": _Frequencies(shares / shares.sum())}
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Parametric(NumberPredictive):
+    """Distributions of a family of `scipy.stats`, with its parameters for each row, [N, 1]."""
+
+    family: Any
+    log_prob: Callable[..., np.ndarray]  # of the family: `logpdf` or `logpmf`
+    parameters: tuple[np.ndarray, ...]
+
+    @property
+    def mean(self):
+        return self.family.mean(*self.parameters)
+
+    @property
+    def sd(self):
+        return self.family.std(*self.parameters)
+
+    def interval(self, level=0.9):
+        return self.family.interval(level, *self.parameters)
+
+    def log_density(self, y):
+        return self.log_prob(y, *self.parameters)[:, 0]
+
+    def rows(self, selection):
+        return _Parametric(self.family, self.log_prob, tuple(values[selection] for values in self.parameters))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Normal:
     """A mean for each row, and one standard deviation."""
 
-    mean: Callable[[Inputs], Column]
+    mean: Callable[[Inputs], Float[np.ndarray, "N 1"]]
     deviation: float
 
-    def predict(self, X):
+    def predictive(self, X):
         mean = self.mean(X)
-        return mean, np.full_like(mean, self.deviation)
-
-    def interval(self, X, level):
-        return stats.norm.interval(level, *self.predict(X))
-
-    def log_density(self, X, Y):
-        return stats.norm.logpdf(Y, *self.predict(X))[:, 0]
+        return _Parametric(stats.norm, stats.norm.logpdf, (mean, np.full_like(mean, self.deviation)))
 
 
 def _linear(X: Inputs, y: Float[np.ndarray, " N"]) -> _Normal:
@@ -166,24 +142,20 @@ def _linear(X: Inputs, y: Float[np.ndarray, " N"]) -> _Normal:
 class _SameCount:
     """A negative binomial for all rows, with the mean and the variance of the data; a Poisson if that is no larger."""
 
-    distribution: Any
+    family: Any
+    parameters: tuple[float, ...]
 
     @classmethod
     def of(cls, y):
         mean, variance = np.mean(y), np.var(y)
         if variance <= mean:
-            return cls(stats.poisson(mean))
+            return cls(stats.poisson, (mean,))
         size = mean**2 / (variance - mean)
-        return cls(stats.nbinom(size, size / (size + mean)))
+        return cls(stats.nbinom, (size, size / (size + mean)))
 
-    def predict(self, X):
-        return tuple(np.full((len(X), 1), value) for value in (self.distribution.mean(), self.distribution.std()))
-
-    def interval(self, X, level):
-        return tuple(np.full((len(X), 1), end) for end in self.distribution.interval(level))
-
-    def log_density(self, X, Y):
-        return self.distribution.logpmf(Y)[:, 0]
+    def predictive(self, X):
+        parameters = tuple(np.full((len(X), 1), value) for value in self.parameters)
+        return _Parametric(self.family, self.family.logpmf, parameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +164,5 @@ class _Frequencies:
 
     shares: Float[np.ndarray, " C"]
 
-    def probabilities(self, X):
-        return np.tile(self.shares, (len(X), 1))
-
-    def log_density(self, X, y):
-        return np.log(self.shares[y.astype(int)])
+    def predictive(self, X):
+        return ClassPredictive(np.tile(self.shares, (len(X), 1)))

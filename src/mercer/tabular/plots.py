@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from mercer.io.atomic import replacing
 from mercer.tabular import describe
-from mercer.tabular.classification import Classification
 from mercer.tabular.evaluation import Evaluation
 from mercer.tabular.scores import reliability
 from mercer.tabular.table_model import TableModel
@@ -18,33 +18,38 @@ _MAX_BARS = 15
 
 def check_suffix(path: str | os.PathLike[str]) -> None:
     """Refuses a name whose suffix is not that of a picture."""
-    formats = sorted(_figure(1).canvas.get_supported_filetypes())
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in formats:
+    formats = sorted(_figure(1).canvas.get_supported_filetypes().keys() - {"pgf"})  # a text for LaTeX
+    if _suffix(path) not in formats:
         raise ValueError(
             f"{path} does not end like a picture; choose one of {', '.join('.' + name for name in formats)}"
         )
 
 
+def _suffix(path: str | os.PathLike[str]) -> str:
+    return Path(path).suffix.lower().removeprefix(".")
+
+
 def draw(model: TableModel, path: str | os.PathLike[str], evaluation: Evaluation | None) -> None:
     """Writes the picture that suits a model; `evaluation` is of the rows that it shows."""
     check_suffix(path)
-    one_input = len(model.columns.features) == 1 and len(model.report.points) > 0
-    if one_input and not isinstance(model.predictor, Classification):
-        figure = _figure(1)
-        _fit(figure.axes[0], model)
-    else:
-        panels = [] if evaluation is None else _evaluation_panels(model, evaluation)
-        figure = _figure(len(panels) + 1)
-        for axes, (panel, *arguments) in zip(figure.axes, [*panels, (_relevance, model)], strict=True):
-            panel(axes, *arguments)
-    figure.savefig(path, dpi=150)
+    panels = _panels(model, evaluation)
+    figure = _figure(len(panels))
+    for axes, (panel, *arguments) in zip(figure.axes, panels, strict=True):
+        panel(axes, *arguments)
+    with replacing(path) as file:
+        figure.savefig(file, format=_suffix(path), dpi=150)
 
 
-def _evaluation_panels(model: TableModel, evaluation: Evaluation) -> list[tuple]:
-    if isinstance(model.predictor, Classification):
-        return [(_reliability, evaluation), (_confusion, evaluation, model.target.classes)]
-    return [(_calibration, evaluation), (_predicted, evaluation), (_residuals, evaluation)]
+def _panels(model: TableModel, evaluation: Evaluation | None) -> list[tuple]:
+    """What to draw: functions, each with its arguments after the axes."""
+    classes = model.target.classes
+    if not classes and len(model.columns.features) == 1 and len(model.report.points):
+        return [(_fit, model)]
+    if evaluation is None:
+        return [(_relevance, model)]
+    if classes:
+        return [(_reliability, evaluation), (_confusion, evaluation, classes), (_relevance, model)]
+    return [(_calibration, evaluation), (_predicted, evaluation), (_residuals, evaluation), (_relevance, model)]
 
 
 def _figure(num_panels: int) -> Any:
@@ -62,15 +67,15 @@ def _figure(num_panels: int) -> Any:
 
 def _fit(axes: Any, model: TableModel) -> None:
     """Data, mean, and the intervals of 50 and of 90 %, over the one input."""
-    predictor: Any = model.predictor
     x, y = np.asarray(model.report.points).T
     margin = 0.05 * (x.max() - x.min())
     grid = np.linspace(x.min() - margin, x.max() + margin, 400)[:, None]
+    predicted: Any = model.predictor.cached().predictive(grid)
     for level, opacity in ((0.9, 0.2), (0.5, 0.35)):
-        lower, upper = predictor.interval(grid, level)
+        lower, upper = predicted.interval(level)
         label = f"{100 * level:g} % interval"
         axes.fill_between(grid[:, 0], lower[:, 0], upper[:, 0], color=_BLUE, alpha=opacity, linewidth=0, label=label)
-    axes.plot(grid[:, 0], predictor.predict(grid)[0][:, 0], color=_BLUE, label="mean")
+    axes.plot(grid[:, 0], predicted.mean[:, 0], color=_BLUE, label="mean")
     axes.plot(x, y, ".", color="black", markersize=3, alpha=0.5, label="data")
     _name(axes, "", _plain(model.columns.features[0]), _plain(model.target.column))
     axes.legend(loc="best", frameon=False)

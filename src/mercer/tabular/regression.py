@@ -1,5 +1,7 @@
 """Regression from a table: raw inputs to calibrated predictions in the units of the target."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -11,8 +13,9 @@ from mercer.model import Model
 from mercer.objectives.sums import Sums
 from mercer.parameters import Module, constant
 from mercer.processes import GP, Conditioned, Sparse
-from mercer.processes.conditioned import CachedConditioned
 from mercer.tabular.inputs import Inputs
+from mercer.tabular.predictive import NumberPredictive
+from mercer.tabular.predictors import NumberPredictor
 from mercer.tabular.residuals import Residuals
 from mercer.tabular.training import (
     DEFAULT,
@@ -31,7 +34,41 @@ _OPERATIONS = 2e12  # N M^2 that conditioning a sparse model may take: minutes
 _CALIBRATION = 4000  # rows that the residuals of a sparse model are found from
 
 
-class Regression(Module):
+@dataclasses.dataclass(frozen=True, eq=False)
+class CalibratedPredictive(NumberPredictive):
+    """Means and standard deviations in standardised units, corrected by residuals, and taken to the units of the target."""
+
+    standard_mean: Float[np.ndarray, "N P"]
+    standard_sd: Float[np.ndarray, "N P"]
+    centre: Float[np.ndarray, " P"]
+    scale: Float[np.ndarray, " P"]
+    residuals: Residuals
+
+    @property
+    def mean(self):
+        return self._raw(self.standard_mean)
+
+    @property
+    def sd(self):
+        return self.standard_sd * np.asarray(self.residuals.deviation) * self.scale
+
+    def interval(self, level=0.9):
+        half = self.standard_sd * self.residuals.half_width(level)
+        return self._raw(self.standard_mean - half), self._raw(self.standard_mean + half)
+
+    def log_density(self, y):
+        z = ((y - self.centre) / self.scale - self.standard_mean) / self.standard_sd
+        return np.sum(self.residuals.log_density(z) - np.log(self.standard_sd * self.scale), axis=1)
+
+    def rows(self, selection):
+        mean, sd = self.standard_mean[selection], self.standard_sd[selection]
+        return CalibratedPredictive(mean, sd, self.centre, self.scale, self.residuals)
+
+    def _raw(self, standard: np.ndarray) -> np.ndarray:
+        return standard * self.scale + self.centre
+
+
+class Regression(NumberPredictor):
     """A trained regression on raw inputs X [N, D], with P outputs."""
 
     inputs: Inputs
@@ -41,42 +78,29 @@ class Regression(Module):
     residuals: Residuals
     history: Float[Array, " S"] = constant()
 
-    @property
-    def exact(self) -> bool:
-        """Whether the posterior is exact."""
-        return isinstance(self.model.posterior, Conditioned | CachedConditioned)
+    def predictive(self, X: Float[np.ndarray, "N D"]) -> CalibratedPredictive:
+        """The distribution of new observations."""
+        with double_precision():
+            mean, variance = in_blocks(self.model.predict, self.inputs(X))
+        sd = np.sqrt(np.maximum(variance, 1e-300))
+        return CalibratedPredictive(mean, sd, np.asarray(self.centre), np.asarray(self.scale), self.residuals)
 
-    def predict(self, X: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
-        """The mean and the standard deviation of new observations."""
-        mean, deviation = self._standard(X)
-        return self._raw(mean), deviation * np.asarray(self.residuals.deviation) * np.asarray(self.scale)
-
-    def interval(
-        self, X: Float[np.ndarray, "N D"], level: float = 0.9
-    ) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
-        """The lower and the upper end of intervals that hold a share `level` of new observations."""
-        mean, deviation = self._standard(X)
-        half = deviation * self.residuals.half_width(level)
-        return self._raw(mean - half), self._raw(mean + half)
-
-    def log_density(self, X: Float[np.ndarray, "N D"], Y: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " N"]:
-        """The log density of observations, in nats, in the units of the target."""
-        mean, deviation = self._standard(X)
-        z = ((Y - np.asarray(self.centre)) / np.asarray(self.scale) - mean) / deviation
-        return np.sum(self.residuals.log_density(z) - np.log(deviation * np.asarray(self.scale)), axis=1)
+    def joint(self, X: Float[np.ndarray, "N D"]) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "P N N"]]:
+        """The mean of new observations, and for each output their covariance at different inputs."""
+        with double_precision():
+            mean, covariance = map(np.asarray, self.model.posterior.predict(self.inputs(X), "inputs"))
+        check_prediction(covariance)
+        centre, scale, deviation = map(np.asarray, (self.centre, self.scale, self.residuals.deviation))
+        noise = np.broadcast_to(self.noise, len(scale))[:, None, None] * np.eye(len(X))
+        return mean * scale + centre, (covariance + noise) * (scale * deviation)[:, None, None] ** 2
 
     def covariance(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "P N N"]:
         """The covariance of new observations at different inputs, for each output."""
-        with double_precision():
-            latent = self.model.posterior.predict(self.inputs(X), "inputs")
-            noise = np.broadcast_to(np.asarray(self.model.likelihood.variance), len(self.scale))  # type: ignore[attr-defined]
-        check_prediction(np.asarray(latent.cov))
-        joint = np.asarray(latent.cov) + noise[:, None, None] * np.eye(len(X))
-        return joint * (np.asarray(self.scale) * np.asarray(self.residuals.deviation))[:, None, None] ** 2
+        return self.joint(X)[1]
 
     def sample(self, key: PRNGKeyArray, X: Float[np.ndarray, "N D"], num: int = 1) -> Float[np.ndarray, "S N P"]:
         """Joint draws of new observations."""
-        mean, covariance = self.predict(X)[0], self.covariance(X)
+        mean, covariance = self.joint(X)
         with double_precision():
             normal = np.asarray(jax.random.normal(key, (num, len(covariance), len(X))))
         roots = np.linalg.cholesky(covariance + 1e-10 * np.mean(np.diagonal(covariance.T)) * np.eye(len(X)))
@@ -91,26 +115,20 @@ class Regression(Module):
     ) -> "Regression":
         """The same prior with other data: nothing is learned but the posterior and the residuals."""
         with double_precision():
-            posterior = self.model.posterior
-            prior = posterior.prior
             standard = (Y - np.asarray(self.centre)) / np.asarray(self.scale)
-            noise = np.asarray(self.model.likelihood.variance)  # type: ignore[attr-defined]
-            model, z = _condition(prior, noise, self.inputs(X), standard, weights, settings)
+            model, z = _condition(self.posterior.prior, self.noise, self.inputs(X), standard, weights, settings)
             return checked(Regression(self.inputs, self.centre, self.scale, model, Residuals.of(z), self.history))
 
-    def cached(self) -> "Regression":
-        """The same regression with what prediction needs worked out once, for repeated prediction."""
-        with double_precision():
-            return eqx.tree_at(lambda own: own.model, self, self.model.cached())
+    def noise_in_words(self, target):
+        deviation = float(np.sqrt(np.mean(self.noise)) * self.scale[0] * self.residuals.deviation[0])
+        freedom = float(self.residuals.freedom[0])
+        tails = "normal tails" if freedom > 50.0 else f"tails of a Student t with {freedom:.2g} degrees of freedom"
+        return f"standard deviation {deviation:.3g} in the units of {target!r}, {tails}"
 
-    def _raw(self, standard: np.ndarray) -> np.ndarray:
-        return standard * np.asarray(self.scale) + np.asarray(self.centre)
-
-    def _standard(self, X):
-        """Mean and standard deviation of new observations, both in standardised units."""
-        with double_precision():
-            mean, variance = in_blocks(self.model.predict, self.inputs(X))
-        return mean, np.sqrt(np.maximum(variance, 1e-300))
+    @property
+    def noise(self) -> np.ndarray:
+        """The variance of the noise, in standardised units."""
+        return np.asarray(self.model.likelihood.variance)  # type: ignore[attr-defined]
 
 
 def regression(
@@ -164,9 +182,9 @@ class Stream(Module):
         start = regression(X, Y, weights, settings)
         X, Y, weights = merged(X, Y, weights)
         with double_precision():
-            posterior = start.model.posterior
-            if not isinstance(posterior, Sparse):
-                points = greedy_points(start.inputs(X), posterior.prior.kernel, settings.num_inducing, settings)  # type: ignore[attr-defined]
+            posterior = start.posterior
+            if start.exact:
+                points = greedy_points(start.inputs(X), posterior.prior.kernel, settings.num_inducing, settings)
                 posterior = Sparse(posterior.prior, Points(points))
             empty = Sums.of(posterior, Y.shape[1])
             return cls(start, empty, X, Y, weights, settings.seed).add(X, Y, weights)
@@ -189,7 +207,7 @@ class Stream(Module):
         """The regression on all rows so far."""
         X, Y = np.asarray(self.X), np.asarray(self.Y)
         weights = None if self.weights is None else np.asarray(self.weights)
-        noise = float(np.mean(np.asarray(self.start.model.likelihood.variance)))  # type: ignore[attr-defined]
+        noise = float(np.mean(self.start.noise))
         with double_precision():
             model, z = _calibrated(self.sums, noise, X, Y, weights, Settings(seed=self.seed))
             first = self.start

@@ -24,11 +24,10 @@ from mercer.tabular.classification import Classification, classification
 from mercer.tabular.columns import Columns
 from mercer.tabular.counts import Counts, counts
 from mercer.tabular.evaluation import Evaluation, baselines
+from mercer.tabular.predictors import Predictor
 from mercer.tabular.regression import Regression, regression
 from mercer.tabular.targets import Target, Task, detect
 from mercer.tabular.training import DEFAULT, Settings, double_precision
-
-Predictor = Regression | Classification | Counts
 
 _SLICE = 100_000  # rows that are predicted at a time
 _POINTS = 2000  # rows that are kept for a picture
@@ -112,17 +111,7 @@ class TableModel(Module):
                 if column not in said:
                     said.add(column)
                     notes.append(f"from row {start + 1} on, {note}" if len(table) > _SLICE else note)  # type: ignore[union-attr]
-            yield self._predictions(predictor, X, level)
-
-    def _predictions(self, predictor: Predictor, X: Float[np.ndarray, "N D"], level: float) -> dict[str, np.ndarray]:
-        if isinstance(predictor, Classification):
-            p = predictor.probabilities(X)
-            each = {f"p({label})": p[:, c] for c, label in enumerate(self.target.classes)}
-            return {"prediction": self.target.decode(p.argmax(axis=1))} | each
-        mean, deviation = predictor.predict(X)
-        lower, upper = predictor.interval(X, level)
-        columns = {"mean": mean, "std": deviation, "lower": lower, "upper": upper}
-        return {name: values[:, 0] for name, values in columns.items()}
+            yield predictor.predictive(X).columns(self.target, level)
 
     def evaluate(self, table: Any) -> Evaluation:
         """The scores on the rows of a table that holds the target; of more than 10,000, on a random sample."""
@@ -132,7 +121,11 @@ class TableModel(Module):
             raise TableError(f"{table.source}: column {self.target.column!r} is empty, so that nothing can be scored")
         some = np.random.default_rng(0).permutation(len(y))[:_MAX_HELD]
         X = self.columns.encode(table.rows(np.flatnonzero(keep)[some]))
-        return Evaluation.of(self.target.task, self.predictor.cached(), {}, X, y[some])
+        return Evaluation.of(self.predictor.cached(), {}, X, y[some])
+
+    def cached(self) -> "TableModel":
+        """The same model with what prediction needs worked out once, for several calls of `predict` and `evaluate`."""
+        return eqx.tree_at(lambda own: own.predictor, self, self.predictor.cached())
 
 
 _PREDICTORS: dict[str, Any] = {
@@ -191,9 +184,7 @@ class Problem:
         # Exact on the rows for training is exact on all: the model that is scored is of the kind that is kept.
         exact = question.task == "regression" and len(rows) - num_held <= settings.max_exact
         if exact and len(rows) > _MAX_EXACT:
-            raise TableError(
-                f"{table.source} has too many rows ({len(rows)}) for an exact model; leave out --method exact"
-            )
+            raise TableError(f"{table.source} has too many rows ({len(rows)}) for an exact model; lower max_exact")
         settings = dataclasses.replace(settings, max_exact=len(rows) if exact else 0)
         return cls(
             table, columns, question, columns.encode(table.rows(rows)), y[order], num_held, settings, tuple(notes)
@@ -234,9 +225,11 @@ class Problem:
         if self.num_held:
             announce(f"predicting {self.num_held} rows held out")
             others = baselines(task, X, y, num_classes)
-            held_out = Evaluation.of(task, predictor.cached(), others, self.X[num_train:], self.y[num_train:])
+            held_out = Evaluation.of(predictor.cached(), others, self.X[num_train:], self.y[num_train:])
             announce("conditioning on all rows")
             predictor = predictor.condition(self.X, _shaped(task, self.y), None, self.settings)
+        # An exact posterior is kept with its factor, N^2 numbers, which would take N^3 operations after each loading.
+        predictor = predictor.cached() if predictor.exact else predictor
         pairs = np.stack([self.X[:_POINTS, 0], self.y[:_POINTS]], axis=1)
         report = Report(
             self.table.source,

@@ -20,7 +20,6 @@ from mercer.tabular.columns import is_identifier
 
 Task = Literal["regression", "binary", "multiclass", "counts"]
 MAX_CLASSES = 50
-_CHANGE = "--task changes this"
 
 
 class Target(Module):
@@ -63,20 +62,20 @@ def detect(column: Column, task: Task | None = None) -> Target:
         try:
             _levels(column, _quantities(column, task))
         except TableError as error:
-            raise TableError(f"{error}, or leave out --task {task}") from None
+            raise TableError(f"{error}, or leave out task={task!r}") from None
         return Target(name, task, (), f"{name!r}: {task}, as asked for")
     if column.kind == "number":
         _quantities(column, "regression")
     levels = _levels(column, column.values[~column.missing])
     found, why = (task, "as asked for") if task else _recognised(column, levels)
     if found == "binary" and len(levels) != 2:
-        raise column.error(f"has {len(levels)} different values, and a binary target has two; use --task multiclass")
+        raise column.error(f"has {len(levels)} different values, and a binary target has two; use task='multiclass'")
     if found not in ("binary", "multiclass"):
         return Target(name, found, (), f"{name!r}: {found}, {why}")
     if len(levels) > MAX_CLASSES or is_identifier(len(levels), num_present):
         raise column.error(
             f"has {len(levels)} different values in {num_present} rows, too many for classes; "
-            + ("use --task regression" if column.kind == "number" else "if it is an identifier, choose another column")
+            + ("use task='regression'" if column.kind == "number" else "if it is an identifier, choose another column")
         )
     return Target(name, found, _labels(column, levels), f"{name!r}: {found}, {why}")
 
@@ -114,11 +113,11 @@ def _labels(column: Column, levels: np.ndarray) -> tuple[str, ...]:
 def _recognised(column: Column, levels: np.ndarray) -> tuple[Task, str]:
     """The task that the values look like, and why."""
     if len(levels) == 2:
-        return "binary", f"as it has two different values, {' and '.join(_labels(column, levels))} ({_CHANGE})"
+        return "binary", f"as it has two different values, {' and '.join(_labels(column, levels))}"
     if column.kind == "text":
-        return "multiclass", f"as it holds {len(levels)} different texts ({_CHANGE})"
+        return "multiclass", f"as it holds {len(levels)} different texts"
     if not column.integer:
-        return "regression", f"as it holds numbers with a decimal point ({_CHANGE})"
+        return "regression", "as it holds numbers with a decimal point"
     values = column.values[~column.missing]
     low, high = int(levels[0]), int(levels[-1])
     consecutive = low in (0, 1) and 3 <= len(levels) <= 20 and high - low + 1 == len(levels)
@@ -126,14 +125,14 @@ def _recognised(column: Column, levels: np.ndarray) -> tuple[Task, str]:
         frequencies = np.bincount(values.astype(int))[low:]
         rises_from_one = frequencies[0] < frequencies.max()  # a first class is seldom the rarest, a count of 1 may be
         if (low == 0 or rises_from_one) and _dispersion(values) >= 0.5 and _fades(frequencies):
-            return "counts", f"as it holds the integers {low} to {high}, large ones rarely ({_CHANGE})"
-        return "multiclass", f"as it holds the integers {low} to {high} ({_CHANGE})"
+            return "counts", f"as it holds the integers {low} to {high}, large ones rarely"
+        return "multiclass", f"as it holds the integers {low} to {high}"
     if low in (0, 1) and high <= 1000 and len(levels) < 100 and _dispersion(values) >= 0.5 and _is_skewed(values):
-        return "counts", f"as it holds integers from {low} to {high}, most of them small ({_CHANGE})"
+        return "counts", f"as it holds integers from {low} to {high}, most of them small"
     first, last = _labels(column, levels[[0, -1]])
     return (
         "regression",
-        f"as it holds integers from {first} to {last}, neither classes nor counts by their looks ({_CHANGE})",
+        f"as it holds integers from {first} to {last}, neither classes nor counts by their looks",
     )
 
 

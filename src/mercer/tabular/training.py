@@ -102,7 +102,7 @@ class _Regularised(Objective):
 
         pairs = zip(parameters(model), parameters(self.around), strict=True)
         log_prior = sum(jnp.sum(LogNormal(jnp.log(centre), 1.5).log_prob(value)) for value, centre in pairs)
-        return MarginalLikelihood()._value(model, batch, key) - log_prior / batch.num_data
+        return MarginalLikelihood()(model, batch, key) - log_prior / batch.num_data
 
 
 def learn(model: Any, objective: Objective, data: tuple, settings: Settings, stage: str, **options: Any) -> Fit:
@@ -237,15 +237,16 @@ def check_prediction(*arrays: np.ndarray) -> None:
 
 
 def in_blocks(
-    predict: Callable[[Array], Any], X: Float[np.ndarray, "N D"]
-) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "N P"]]:
-    """The two results of `predict`, some rows at a time. Blocks have a few sizes only, so that little is compiled."""
-    means, variances = [], []
-    for start in range(0, len(X), _BLOCK):
-        block = X[start : start + _BLOCK]
-        size = min(_BLOCK, max(64, 1 << (len(block) - 1).bit_length()))
-        mean, variance = predict(np.pad(block, [(0, size - len(block)), (0, 0)]))
-        means.append(np.asarray(mean)[: len(block)])
-        variances.append(np.asarray(variance)[: len(block)])
-    check_prediction(*means, *variances)
-    return np.concatenate(means), np.concatenate(variances)
+    function: Callable[..., Any], *arrays: Float[np.ndarray, "N _"]
+) -> tuple[Float[np.ndarray, "N ..."], ...]:
+    """The results of a function of rows, some rows at a time. Blocks have a few sizes only, so that little is compiled."""
+    parts = []
+    for start in range(0, len(arrays[0]), _BLOCK):
+        blocks = [array[start : start + _BLOCK] for array in arrays]
+        num = len(blocks[0])
+        size = min(_BLOCK, max(64, 1 << (num - 1).bit_length()))
+        results = function(*(np.pad(block, [(0, size - num), (0, 0)]) for block in blocks))
+        parts.append([np.asarray(result)[:num] for result in results])
+    whole = tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+    check_prediction(*whole)
+    return whole

@@ -5,11 +5,9 @@ the targets takes the place of Gaussian noise, with a sparse posterior trained b
 the prior follow.
 """
 
-import abc
 import functools
 from typing import Any, Self
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -21,9 +19,10 @@ from mercer.means import Constant
 from mercer.model import Model
 from mercer.objectives import ELBO
 from mercer.objectives.base import Batch
-from mercer.parameters import Module, constant
+from mercer.parameters import constant
 from mercer.processes import GP, Sparse
 from mercer.tabular.inputs import Inputs
+from mercer.tabular.predictors import Predictor
 from mercer.tabular.training import (
     DEFAULT,
     Settings,
@@ -43,16 +42,12 @@ _STEPS = 160
 _STREAM_STEPS = 5  # on each batch of a stream
 
 
-class Variational(Module):
-    """A trained model with one target, on raw inputs X [N, D]."""
+class Variational(Predictor):
+    """A trained model with one target, on raw inputs X [N, D], that is sparse and whose likelihood is not Gaussian."""
 
     inputs: Inputs
     model: Model
     history: Float[Array, " S"] = constant()
-
-    @abc.abstractmethod
-    def log_density(self, X: Float[np.ndarray, "N D"], y: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        """The log probability of the target of each row."""
 
     def condition(
         self,
@@ -66,7 +61,7 @@ class Variational(Module):
         with double_precision():
             learned = _train(self.model, self.inputs(X), Y, weights, settings, "rest", _STEPS // 4, with_prior=False)
             forget(settings, "rest")
-            return checked(self._with(learned.model))
+            return checked(self.with_model(learned.model))
 
     def update(
         self,
@@ -84,15 +79,8 @@ class Variational(Module):
             relative = None if weights is None else jnp.asarray(weights * len(X) / size)
             batch = Batch(jnp.asarray(self.inputs(X)), jnp.asarray(Y), round(size / share), True, relative)
             optimiser = NaturalGradient(0.5 * share)
-            return checked(self._with(fit(self.model, ELBO(), batch, optimiser=optimiser, steps=_STREAM_STEPS).model))
-
-    def cached(self) -> Self:
-        """The same model with what prediction needs worked out once, for repeated prediction."""
-        with double_precision():
-            return self._with(self.model.cached())
-
-    def _with(self, model: Model) -> Self:
-        return eqx.tree_at(lambda own: own.model, self, model)
+            learned = fit(self.model, ELBO(), batch, optimiser=optimiser, steps=_STREAM_STEPS)
+            return checked(self.with_model(learned.model))
 
 
 def variational(

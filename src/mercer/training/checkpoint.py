@@ -1,18 +1,19 @@
 """Checkpoints: the state of a training run in one file, from which it goes on to the same numbers.
 
-The file is safetensors: arrays and a line of JSON, no code. It is written to a temporary name and renamed, so that a run
-that is killed while writing leaves the file before.
+The file is safetensors: arrays and a line of JSON, no code. It is replaced as a whole, so that a run that is killed while
+writing leaves the file before.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save as serialise
+
+from mercer.io.atomic import replacing
 
 FORMAT = 2
 _SAID = 6  # differences that an error names
@@ -35,10 +36,10 @@ def _raw(leaf: Any) -> np.ndarray:
 
 def save(path: Path, run: dict[str, str], state: Any, history: np.ndarray) -> None:
     """Writes the state (a tree of arrays) and the history so far; `run` says which run it belongs to."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     metadata = {"mercer": json.dumps({"format": FORMAT, "run": run}, sort_keys=True)}
-    save_file(_named_leaves(state) | {"history": np.asarray(history)}, temporary, metadata)
-    os.replace(temporary, path)
+    content = serialise(_named_leaves(state) | {"history": np.asarray(history)}, metadata)
+    with replacing(path) as file:
+        file.write(content)
 
 
 def load(path: Path, run: dict[str, str], like: Any) -> tuple[Any, np.ndarray]:

@@ -1,0 +1,127 @@
+"""The compiled loop over steps.
+
+The length of a chunk of steps is an argument of the loop, not a part of it, so that nothing is compiled twice and the numbers do
+not depend on the chunks. The last few loops are kept: training again with the same objective, optimiser and shapes compiles
+nothing.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from mercer.objectives.base import Context, Objective
+from mercer.parameters import constrain
+from mercer.training.steps import GradientStepper, NaturalStepper, Params
+
+
+class State(NamedTuple):
+    """What training carries from step to step."""
+
+    params: Params
+    optimiser: Any
+    objective: Any
+    step: Array
+
+
+@functools.lru_cache(maxsize=16)
+def compiled_loop(
+    form: Objective,
+    stepper: GradientStepper | NaturalStepper,
+    every: int,
+    restarts: int,
+    shapes: tuple[tuple[int, ...], ...],
+):
+    """The compiled start of a run and loop over steps, for an objective given without its numbers.
+
+    A cache of few entries, as each keeps what XLA made of it; `shapes`, of the data, are there to tell entries apart.
+    """
+
+    def over_restarts(function):
+        return jax.vmap(function) if restarts > 1 else function
+
+    def parts(params, arrays, rest):
+        """The model and the objective that free parameters stand for."""
+        free = eqx.combine(params, arrays, rest)
+        return constrain(free.model), constrain(free.objective) if form.trained else free.objective
+
+    def step(rest, data, batch, key, number):
+        """One step on a batch, for one start or for all of them."""
+
+        def one(params, arrays, optimiser, state):
+            def loss(params):
+                model, objective = parts(params, arrays, rest)
+                return objective._value_in_training(model, batch, key, Context(number, data, state))
+
+            params, optimiser, loss, after = stepper.step(params, optimiser, loss, number)
+            return params, optimiser, _as_before(form, state, after), loss
+
+        return over_restarts(one)
+
+    # `jax.jit` of a function that goes lets go of what XLA made of it; `eqx.filter_jit` keeps it for ever.
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def compiled(structure, leaves, state: State, arrays, data, fed, count, key):
+        """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
+        rest = jax.tree.unflatten(structure, leaves)
+
+        def go_on(carry):
+            i, _, _, finite = carry
+            return (i < count) & finite
+
+        def body(carry):
+            i, state, losses, _ = carry
+            batch = data if fed is None else fed.batch(data, i)
+            take = step(rest, data, batch, jax.random.fold_in(key, state.step), state.step)
+            *moved, loss = take(state.params, arrays, state.optimiser, state.objective)
+            state = State(*moved, state.step + 1)
+            return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
+
+        dtype = jax.tree.leaves(state.params)[0].dtype
+        losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, dtype)
+        done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
+        return done, state, losses
+
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def begin(structure, leaves, params, arrays, example):
+        rest = jax.tree.unflatten(structure, leaves)
+
+        def one(params, arrays):
+            model, objective = parts(params, arrays, rest)
+            return stepper.init(params), jax.tree.map(jnp.asarray, objective.init(model, example))
+
+        state = State(params, *over_restarts(one)(params, arrays), jnp.zeros((), jnp.int32))
+        # Without weak types, which the state after a step does not have: else the loop is compiled twice.
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
+
+    def apart(fixed):
+        """The arrays of what is fixed, and the rest, which is a part of what is compiled."""
+        arrays, rest = eqx.partition(fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+        leaves, structure = jax.tree.flatten(rest)
+        return arrays, (structure, tuple(leaves))
+
+    def init(params, fixed, example):
+        arrays, static = apart(fixed)
+        return begin(*static, params, arrays, example)
+
+    def loop(state, fixed, *others):
+        arrays, static = apart(fixed)
+        return compiled(*static, state, arrays, *others)
+
+    return init, loop
+
+
+def _as_before(objective: Objective, before: Any, after: Any) -> Any:
+    """The state that an objective returned, in the dtypes of the one that it was given; an error where its form differs."""
+    forms: list[Any] = [
+        (jax.tree.structure(state), list(map(jnp.shape, jax.tree.leaves(state)))) for state in (before, after)
+    ]
+    if forms[0] != forms[1]:
+        raise ValueError(
+            f"{type(objective).__name__}: the state of a step must have the form of the one before (or of what init gave), got "
+            f"{eqx.tree_pformat(after)} after {eqx.tree_pformat(before)}"
+        )
+    return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), before, after)

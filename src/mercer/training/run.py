@@ -1,0 +1,195 @@
+"""A run of training: chunks of steps by a compiled loop, and what the host does between them.
+
+The parameters are mapped to free space, and a compiled loop takes a chunk of steps at a time. Between chunks the host looks at
+the losses, shows progress, calls callbacks and writes checkpoints.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from mercer.model import align
+from mercer.modules import refuse_state
+from mercer.parameters import constrain, not_finite
+from mercer.training import checkpoint as checkpoints
+from mercer.training.feed import feed_of
+from mercer.training.identity import description
+from mercer.training.loop import State, compiled_loop
+from mercer.training.natural import NaturalGradient
+from mercer.training.progress import Progress
+from mercer.training.results import Callback, Fit, Progressed, TrainingError
+from mercer.training.starts import movable, starts
+from mercer.training.steps import GradientStepper, NaturalStepper, finite_starts
+
+_ADAM = optax.adam(0.01)  # one for all calls, so that they share what is compiled
+_constrain = eqx.filter_jit(constrain)
+
+
+class Run:
+    """What one call of `fit` works with: the free parameters, what stays as it is, and the compiled loop over them.
+
+    Its arguments are those of `fit`. `start` gives the state before the first step, and `chunk` takes some steps from it.
+    """
+
+    def __init__(
+        self,
+        model,
+        objective,
+        data,
+        optimiser=None,
+        *,
+        batch_size=None,
+        key=None,
+        frozen=None,
+        every=100,
+        restarts=1,
+        perturb=None,
+    ):
+        self.objective, self.every, self.restarts, self.perturb = objective, every, restarts, perturb
+        self.key = key = jax.random.key(0) if key is None else key
+        self.optimiser = optimiser = _ADAM if optimiser is None else optimiser
+        refuse_state((model, objective), "fit")
+        self.seed = tuple(int(word) for word in np.asarray(jax.random.key_data(key)).ravel())
+        self.feed = feed_of(objective, model, data, batch_size, self.seed)
+        _check_arguments(objective, optimiser, every, restarts, self.feed.batch_size is not None)
+        self.model_before = model = align(model, self.feed.example.dtype)
+        self.movable = movable(model, objective, frozen, optimiser)
+        dtype, key_starts = self.feed.example.dtype, jax.random.fold_in(key, 1)
+        models, free = starts(model, objective, dtype, restarts, perturb, key_starts)
+        self.params, self.fixed = eqx.partition(free, self.movable)
+        self.held = eqx.filter(models, self.movable.model, inverse=True)
+        if not jax.tree.leaves(self.params.model):
+            raise ValueError(f"{'the model has' if frozen is None else 'frozen leaves'} no parameter to train")
+        natural = isinstance(optimiser, NaturalGradient)
+        num_data = self.feed.example.num_data
+        self.stepper = NaturalStepper(optimiser, num_data) if natural else GradientStepper(optimiser)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self.feed.example))
+        form = eqx.filter(objective, eqx.is_array, inverse=True)
+        self._init, self._loop = compiled_loop(form, self.stepper, every, restarts, shapes)
+
+    def start(self) -> State:
+        """The state before the first step."""
+        return self._init(self.params, self.fixed, self.feed.example)
+
+    def chunk(self, state: State, count: int) -> tuple[State, np.ndarray]:
+        """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""
+        fed = self.feed.chunk(int(state.step), count, self.every)
+        # `count` as an array: a number would be a part of what is compiled.
+        results = self._loop(state, self.fixed, self.feed.data, fed, np.asarray(count), self.key)
+        done, state, losses = jax.block_until_ready(results)
+        return state, np.asarray(losses)[: int(done)]
+
+    def model(self, state: State, history: np.ndarray | None = None) -> Any:
+        """The model at a state; of several starts the one whose last losses are the lowest."""
+        return self._result(state, np.zeros((1, self.restarts)) if history is None else history).model
+
+    def _result(self, state: State, history: np.ndarray) -> Fit:
+        free, held = eqx.combine(state.params, self.fixed), self.held
+        if self.restarts > 1:
+            recent = np.mean(history[-10:], axis=0)
+            usable = np.isfinite(recent) & np.asarray(finite_starts(state.params, self.restarts))
+            best = int(np.argmin(np.where(usable, recent, np.inf)))
+            free, held = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, (free, held))
+            history = history[:, best]
+        # What is held still is taken from the start, as the way to free space and back rounds.
+        moved = eqx.filter(_constrain(free.model), self.movable.model)
+        objective = _constrain(free.objective) if self.objective.trained else self.objective
+        return Fit(eqx.combine(moved, held), history, objective)
+
+    def train(self, steps, callbacks, checkpoint, progress) -> Fit:
+        """What `fit` returns after `steps` steps, or fewer where a callback ends them."""
+        state = self.start()
+        history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.feed.example.Y.dtype)
+        identity = {} if checkpoint is None else self._identity()
+        if checkpoint is not None and checkpoint.exists():
+            state, history = checkpoints.load(checkpoint, identity, state)
+        before, before_length = state, len(history)
+        with Progress(steps, len(history), progress) as bar:
+            # A run that goes on asks its callbacks first: it may have been cut off before they could end it.
+            ended = 0 < len(history) < steps and self._ends(callbacks, state, history)
+            while len(history) < steps and not ended:
+                count = min(self.every - len(history) % self.every, steps - len(history))
+                start, (state, losses) = state, self.chunk(state, count)
+                finite = np.isfinite(losses[-1]).any() and bool(finite_starts(state.params, self.restarts).any())
+                if len(losses) < count or not finite:
+                    good = int(np.sum(np.isfinite(losses).reshape(len(losses), -1).any(axis=1)))
+                    history = np.concatenate([history, losses[:good]])
+                    if good == 0:
+                        start, good = before, len(history) - before_length
+                    raise self._error(start, good, history)
+                before, before_length = start, len(history)
+                history = np.concatenate([history, losses])
+                bar.update(len(history), np.nanmin(history[-1]))
+                if checkpoint is not None:
+                    checkpoints.save(checkpoint, identity, state, history)
+                ended = self._ends(callbacks, state, history)
+        fitted = self._result(state, history)
+        model = self.objective.complete(fitted.model, self.feed.example)
+        if (place := not_finite(model)) is not None:
+            raise TrainingError(f"model{place} holds NaN or infinite numbers after training", fitted)
+        return Fit(model, fitted.history, fitted.objective)
+
+    def _ends(self, callbacks: Sequence[Callback], state: State, history: np.ndarray) -> bool:
+        """Whether a callback ends training. All of them are called."""
+        seen = Progressed(len(history), history, lambda: self.model(state, history))
+        return any([callback(seen) for callback in callbacks])
+
+    def _error(self, start: State, good: int, history: np.ndarray) -> TrainingError:
+        """The last good model is found by taking the steps before the bad one again."""
+        state = self.chunk(start, good - 1)[0] if good > 1 else start
+        last = f"{np.nanmin(history[-1]):.6g}" if len(history) else "none"
+        return TrainingError(
+            f"the objective is not finite at step {len(history)} (the last finite value is {last}); the error's "
+            "`fit.model` is the last good model. "
+            "A smaller learning rate, float64, or more jitter-proof inducing inputs usually help",
+            self._result(state, history) if len(history) else Fit(None, history),
+        )
+
+    def _identity(self) -> dict[str, str]:
+        """What must be the same for a checkpoint to belong to this run: a text for each part of it.
+
+        Of the parameters that are trained it is where they are and their shapes, of all that is held still the values, too.
+        """
+        parts = description(self.model_before, "model")
+        trained = jax.tree_util.tree_flatten_with_path(eqx.filter(self.model_before, self.movable.model))[0]
+        for path, leaf in trained:
+            parts[f"model{jax.tree_util.keystr(path)}"] = f"trained, {leaf.dtype}{list(leaf.shape)}"
+        parts |= description(self.objective, "objective") | description(self.optimiser, "optimiser")
+        parts |= self.feed.identity() | {"key": str(list(self.seed)), "restarts": str(self.restarts)}
+        return parts | (description(self.perturb, "perturb") if self.restarts > 1 else {})
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuses what is not a whole number from 1."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}")
+
+
+def _check_arguments(objective, optimiser, every, restarts, minibatches):
+    check_count("every", every)
+    check_count("restarts", restarts)
+    if isinstance(optimiser, NaturalGradient) and _searches_lines(optimiser.rest):
+        raise ValueError("NaturalGradient: rest must not be an optimiser that searches along lines, such as L-BFGS")
+    if minibatches and not objective.minibatched:
+        raise ValueError(f"{type(objective).__name__} is not a mean over data: leave batch_size out")
+    if minibatches and _searches_lines(optimiser):
+        raise ValueError(
+            "an optimiser that searches along lines, such as L-BFGS, needs all the data: leave batch_size out"
+        )
+
+
+def _searches_lines(optimiser) -> bool:
+    """Whether an optimiser evaluates the loss itself (optax gives it no other mark than asking for the loss)."""
+    if optimiser is None or isinstance(optimiser, NaturalGradient):
+        return False
+    optimiser = optax.with_extra_args_support(optimiser)
+    try:
+        optimiser.update(jnp.zeros(1), optimiser.init(jnp.zeros(1)), jnp.zeros(1))
+    except TypeError:
+        return True
+    return False
