@@ -5,7 +5,9 @@ Sums, products, positive multiples and restrictions to some input columns of ker
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,6 +36,13 @@ class Draw:
         return self.function(X)
 
 
+class Term(NamedTuple):
+    """scale times the product of kernels, each on some columns of the input."""
+
+    factors: tuple[tuple["Kernel", tuple[int, ...]], ...]
+    scale: Array | float = 1.0
+
+
 class Kernel(Module):
     """A covariance function. A new kernel says `_matrix` and `_diagonal`; `+`, `*` and `.on(dims)` combine kernels."""
 
@@ -54,6 +63,27 @@ class Kernel(Module):
         raise ValueError(
             f"{type(self).__name__} has no random features, so its sample paths cannot be drawn as functions"
         )
+
+    def parts(self) -> tuple["Kernel", ...]:
+        """The kernels that this one is made of: those among its fields."""
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        candidates = itertools.chain(*(value if isinstance(value, tuple) else (value,) for value in values))
+        return tuple(part for part in candidates if isinstance(part, Kernel))
+
+    def columns(self, dimension: int) -> set[int]:
+        """Which of the `dimension` columns of its inputs the kernel may depend on."""
+        return set(range(dimension))
+
+    def rough_part(self, dim: int | None) -> str | None:
+        """The name of a part whose functions are not differentiable along column `dim`, if there is one.
+
+        None stands for a column that the kernel does not see.
+        """
+        return next(filter(None, (part.rough_part(dim) for part in self.parts())), None)
+
+    def terms(self, columns: tuple[int, ...]) -> list[Term]:
+        """The kernel of the given columns, as a sum of products of kernels that are neither."""
+        return [Term(((self, columns),))]
 
     def draw(self, key: PRNGKeyArray, num_features: int, num_outputs: int = 1) -> Draw:
         """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
@@ -137,6 +167,12 @@ class Sum(Kernel):
     def _diagonal(self, X):
         return sum(kernel._diagonal(X) for kernel in self.kernels)
 
+    def columns(self, dimension):
+        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
+
+    def terms(self, columns):
+        return [term for kernel in self.kernels for term in kernel.terms(columns)]
+
     def features(self, key, num):
         # Added with independent random signs, features of different terms have no cross terms in expectation.
         keys = jax.random.split(key, len(self.kernels) + 1)
@@ -158,6 +194,15 @@ class Product(Kernel):
 
     def _diagonal(self, X):
         return _product(kernel._diagonal(X) for kernel in self.kernels)
+
+    def columns(self, dimension):
+        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
+
+    def terms(self, columns):
+        chosen = itertools.product(*(kernel.terms(columns) for kernel in self.kernels))
+        return [
+            Term(sum((term.factors for term in terms), ()), _product(term.scale for term in terms)) for terms in chosen
+        ]
 
     def features(self, key, num):
         keys = jax.random.split(key, len(self.kernels))
@@ -187,6 +232,12 @@ class Scaled(Kernel):
     def _diagonal(self, X):
         return self.scale * self.kernel._diagonal(X)
 
+    def columns(self, dimension):
+        return self.kernel.columns(dimension)
+
+    def terms(self, columns):
+        return [Term(term.factors, self.scale * term.scale) for term in self.kernel.terms(columns)]
+
     def features(self, key, num):
         phi = self.kernel.features(key, num)
         return lambda X: jnp.sqrt(self.scale).astype(X.dtype) * phi(X)
@@ -214,6 +265,17 @@ class OnDimensions(Kernel):
 
     def _diagonal(self, X):
         return self.kernel._diagonal(self._columns(X))
+
+    def columns(self, dimension):
+        return {self.dims[d] for d in self.kernel.columns(len(self.dims))}
+
+    def rough_part(self, dim):
+        return self.kernel.rough_part(self.dims.index(dim) if dim in self.dims else None)
+
+    def terms(self, columns):
+        if max(self.dims) >= len(columns):
+            raise ValueError(f"dims {self.dims} expects at least {max(self.dims) + 1} columns, got {len(columns)}")
+        return self.kernel.terms(tuple(columns[d] for d in self.dims))
 
     def features(self, key, num):
         phi = self.kernel.features(key, num)

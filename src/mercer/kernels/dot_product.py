@@ -145,6 +145,9 @@ class ArcCosine(Kernel):
             raise ValueError(f"ArcCosine: depth expects a whole number of at least 1, got {self.depth!r}")
         self._check_ranks(weight_variance=1, bias_variance=0, variance=0)
 
+    def rough_part(self, dim):
+        return None if dim is None or self.order else "ArcCosine of order 0"
+
     def _augmented(self, X):
         return _rows(X, self._per_column("weight_variance", X), self.bias_variance)
 

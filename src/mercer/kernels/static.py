@@ -22,6 +22,9 @@ class Constant(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
+    def columns(self, dimension):
+        return set()
+
     def features(self, key, num):
         """Random signs, so that features of other kernels added to them are uncorrelated with them."""
 
@@ -51,3 +54,6 @@ class White(Kernel):
 
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
+
+    def rough_part(self, dim):
+        return "White"  # also along columns that it is not on: each input has noise of its own

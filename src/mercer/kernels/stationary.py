@@ -137,6 +137,9 @@ class Matern12(_Matern):
     def of_squared_distance(self, r2):
         return self.variance * jnp.exp(-safe_sqrt(r2))
 
+    def rough_part(self, dim):
+        return None if dim is None else type(self).__name__
+
 
 class Matern32(_Matern):
     """variance * (1 + a) exp(-a), a = sqrt(3) r: once differentiable."""

@@ -5,6 +5,7 @@ By Price's theorem the derivative in k12 is E[phi'(u) phi'(v)], which is what an
 
 import abc
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,8 @@ class Activation(Layer):
     with it. The three arguments have shapes that go together, and any number of axes. Formulas are best smooth also where k12^2
     is k11 k22, and variances 0.
     """
+
+    _activates: ClassVar[bool] = True
 
     @abc.abstractmethod
     def dual(self, k11: Float[Array, "..."], k12: Float[Array, "..."], k22: Float[Array, "..."]) -> Float[Array, "..."]:

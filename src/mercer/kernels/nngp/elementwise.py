@@ -122,6 +122,9 @@ class Elementwise(Activation):
     def mean(self, k11):
         return _coefficients(self.fn, self.num_points, k11)[0]
 
+    def _num_values(self):
+        return self.num_points
+
     def _check_derivative(self):
         self._check_shape("the derivative of fn, which NTK needs,", derivative(self.fn))
 
