@@ -128,7 +128,9 @@ class _PositiveDefinite(Constraint):
         return factor @ factor.mT
 
     def unconstrain(self, value):
-        factor = jnp.linalg.cholesky(value)
+        from mercer.linalg import safe_cholesky  # here, as its modules declare their fields with this one
+
+        factor = safe_cholesky(value, always=False).factor
         diagonal = _inverse_softplus(jnp.diagonal(factor, axis1=-2, axis2=-1))
         return jnp.tril(factor, -1) + diagonal[..., None] * jnp.eye(value.shape[-1], dtype=value.dtype)
 

@@ -11,7 +11,7 @@ from kernel_instances import ARD, FEATURES, KERNELS, MIXTURE, PRIOR, ROOT, Z, so
 from scipy.special import ndtr
 
 from mercer import kernels
-from mercer.kernels.dot_product import _angular
+from mercer.kernels.arc_cosine import angular
 
 ARD = np.array(ARD)
 PERIODS = np.array([1.1, 2.0, 0.8])
@@ -304,8 +304,8 @@ class TestArcCosine:
     @pytest.mark.parametrize("order", [0, 1, 2])
     def test_slope_of_the_angular_function(self, order):
         c, h = jnp.linspace(-0.95, 0.95, 39), 1e-6
-        numeric = (_angular(order, c + h) - _angular(order, c - h)) / (2.0 * h)
-        np.testing.assert_allclose(jax.vmap(jax.grad(lambda c: _angular(order, c)))(c), numeric, rtol=1e-6, atol=1e-8)
+        numeric = (angular(order, c + h) - angular(order, c - h)) / (2.0 * h)
+        np.testing.assert_allclose(jax.vmap(jax.grad(lambda c: angular(order, c)))(c), numeric, rtol=1e-6, atol=1e-8)
 
     @pytest.mark.parametrize("order", [0, 1, 2])
     def test_depth_is_composition(self, order):

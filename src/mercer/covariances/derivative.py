@@ -3,19 +3,13 @@
 Row n of a kernel's matrix depends on row n of X only, so one directional derivative with the same step in every row is all.
 """
 
-import dataclasses
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from mercer.covariances.dispatch import Kuf, Kuu, Kuv
 from mercer.inducing.derivative import Derivative
-from mercer.kernels.base import Kernel, OnDimensions
-from mercer.kernels.dot_product import ArcCosine
-from mercer.kernels.static import White
-from mercer.kernels.stationary import Matern12
+from mercer.kernels.base import Kernel
 from mercer.linalg.operators import PSD, Dense
 
 
@@ -60,28 +54,8 @@ def _(first: Derivative, kernel: Kernel, second: Derivative) -> Array:
 
 
 def _check_differentiable(kernel: Kernel, dim: int) -> None:
-    rough = _rough(kernel, dim)
+    rough = kernel.rough_part(dim)
     if rough is not None:
         raise ValueError(
             f"{rough} has no derivative in the mean-square sense along column {dim}; Matern32 is the roughest kernel that does"
         )
-
-
-def _rough(kernel: Kernel, dim: int) -> str | None:
-    """The name of a part of the kernel whose functions are not differentiable along column `dim`, if there is one."""
-    if isinstance(kernel, OnDimensions) and not isinstance(kernel.kernel, White):
-        return _rough(kernel.kernel, kernel.dims.index(dim)) if dim in kernel.dims else None
-    if isinstance(kernel, Matern12 | White):
-        return type(kernel).__name__
-    if isinstance(kernel, ArcCosine) and kernel.order == 0:
-        return "ArcCosine of order 0"
-    return next(filter(None, (_rough(part, dim) for part in _parts(kernel))), None)
-
-
-def _parts(kernel: Kernel) -> Iterator[Kernel]:
-    """The kernels that a kernel is made of."""
-    for field in dataclasses.fields(kernel):
-        value = getattr(kernel, field.name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Kernel):
-                yield part

@@ -10,7 +10,6 @@ and the cosines contribute, or of odd ones, to which only the sines do.
 """
 
 import functools
-import itertools
 import math
 from typing import Any
 
@@ -24,7 +23,7 @@ from mercer.covariances.dispatch import Kuf, Kuu, Kuv, has_fixed_features
 from mercer.covariances.draws import draw_jointly
 from mercer.inducing.fourier import FourierFeatures
 from mercer.inducing.integral import Integral
-from mercer.kernels.base import Draw, Kernel, Map, OnDimensions, Product, Scaled, Sum
+from mercer.kernels.base import Draw, Kernel, Map, Term
 from mercer.kernels.stationary import Matern12, Matern32, Matern52
 from mercer.linalg.operators import PSD, BlockDiagonal, DiagonalPlusLowRank, Kronecker
 from mercer.linalg.products import matmul
@@ -222,38 +221,22 @@ def _of_terms(terms: list[_Term], factors: list[Array], otherwise: list[Array] |
 
 def _terms_of(inducing: FourierFeatures, kernel: Kernel) -> list[_Term]:
     """The terms of a kernel of as many columns as the box has, each with its columns in order."""
-    return [dict(sorted(term.items())) for term in _terms(kernel, tuple(range(inducing.dimension)))]
+    return [_of_columns(term) for term in kernel.terms(tuple(range(inducing.dimension)))]
 
 
-def _terms(kernel: Kernel, columns: tuple[int, ...]) -> list[_Term]:
-    """The kernel as a sum of products of Matern kernels of one column each, where `columns` are those it is given."""
-    if isinstance(kernel, Sum):
-        return [term for part in kernel.kernels for term in _terms(part, columns)]
-    if isinstance(kernel, OnDimensions):
-        if max(kernel.dims) >= len(columns):
-            raise ValueError(f"dims {kernel.dims} expects at least {max(kernel.dims) + 1} columns, got {len(columns)}")
-        return _terms(kernel.kernel, tuple(columns[d] for d in kernel.dims))
-    if isinstance(kernel, Scaled):
-        return [_scaled(term, kernel.scale) for term in _terms(kernel.kernel, columns)]
-    if isinstance(kernel, Product):
-        chosen = itertools.product(*(_terms(part, columns) for part in kernel.kernels))
-        return [functools.reduce(_joined, factors) for factors in chosen]
-    if type(kernel) not in _MATERNS or len(columns) != 1:
-        raise ValueError(
-            "FourierFeatures expect Matern12, Matern32 or Matern52 of one column each, their products over different columns "
-            f"(Matern32().on(0) * Matern32().on(1)) and sums of these, got {type(kernel).__name__} of {len(columns)} columns"
-        )
-    return [{columns[0]: kernel}]
-
-
-def _scaled(term: _Term, scale: Array) -> _Term:
-    """The term with the scale taken into the variance of its first kernel."""
-    (d, kernel), *rest = term.items()
-    return {d: type(kernel)(kernel.lengthscale, kernel.variance * scale), **dict(rest)}
-
-
-def _joined(first: _Term, second: _Term) -> _Term:
-    shared = sorted(set(first) & set(second))
-    if shared:
-        raise ValueError(f"FourierFeatures expect each column once in a product of kernels, got columns {shared} twice")
-    return first | second
+def _of_columns(term: Term) -> _Term:
+    """The Matern kernel of each column; the scale of the term is taken into the variance of one of them."""
+    found: _Term = {}
+    for kernel, columns in term.factors:
+        if type(kernel) not in _MATERNS or len(columns) != 1:
+            raise ValueError(
+                "FourierFeatures expect Matern12, Matern32 or Matern52 of one column each, their products over different columns "
+                f"(Matern32().on(0) * Matern32().on(1)) and sums of these, got {type(kernel).__name__} of {len(columns)} columns"
+            )
+        if columns[0] in found:
+            raise ValueError(
+                f"FourierFeatures expect each column once in a product of kernels, got columns {list(columns)} twice"
+            )
+        scale = 1.0 if found else term.scale
+        found[columns[0]] = type(kernel)(kernel.lengthscale, kernel.variance * scale)
+    return dict(sorted(found.items()))

@@ -90,28 +90,29 @@ def _split(inducing: Weighted, kernel: OnDimensions) -> tuple[Weighted, Array]:
     return inducing.on(kernel.dims), jnp.prod(inducing.masses()[:, jnp.asarray(others, int)], axis=1)
 
 
+@functools.singledispatch
 def _combined(kernel: Kernel, inducing: Weighted, mass: Array, covariance: Callable[[Kernel], Array]) -> Array:
     """The covariance with a kernel made of parts, from those with the parts."""
-    if isinstance(kernel, Scaled):
-        value = covariance(kernel.kernel)
-        return kernel.scale.astype(value.dtype) * value
-    if isinstance(kernel, Sum):
-        return functools.reduce(operator.add, map(covariance, kernel.kernels))
-    seen = [_columns(part, inducing.dimension) for part in kernel.kernels]
+    raise NotImplementedError
+
+
+@_combined.register
+def _(kernel: Scaled, inducing, mass, covariance):
+    value = covariance(kernel.kernel)
+    return kernel.scale.astype(value.dtype) * value
+
+
+@_combined.register
+def _(kernel: Sum, inducing, mass, covariance):
+    return functools.reduce(operator.add, map(covariance, kernel.kernels))
+
+
+@_combined.register
+def _(kernel: Product, inducing, mass, covariance):
+    seen = [part.columns(inducing.dimension) for part in kernel.kernels]
     if sum(map(len, seen)) > len(set().union(*seen)):
         raise ValueError(
             f"{type(inducing).__name__} with a Product expects factors that see different columns, as in "
             f"RBF().on(0) * RBF().on(1), got factors on {', '.join(str(sorted(columns)) for columns in seen)}"
         )
     return mass * functools.reduce(operator.mul, (covariance(part) / mass for part in kernel.kernels))
-
-
-def _columns(kernel: Kernel, dimension: int) -> set[int]:
-    """The columns that a kernel may depend on."""
-    if isinstance(kernel, OnDimensions):
-        return {kernel.dims[d] for d in _columns(kernel.kernel, len(kernel.dims))}
-    if isinstance(kernel, Scaled):
-        return _columns(kernel.kernel, dimension)
-    if isinstance(kernel, Sum | Product):
-        return set().union(*(_columns(part, dimension) for part in kernel.kernels))
-    return set() if isinstance(kernel, Constant) else set(range(dimension))

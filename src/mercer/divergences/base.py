@@ -20,7 +20,6 @@ from mercer.linalg import quiet_blas, safe_cholesky
 from mercer.parameters import Module, as_parameter, is_concrete
 from mercer.processes import Gaussian, Mixture, Process
 from mercer.processes.gaussian import average_of_pairs
-from mercer.processes.latents import after
 
 Number = Float[Array, "..."] | float
 
@@ -70,8 +69,7 @@ class Divergence(Module):
 
     def _between(self, q: Process, p: Process, X: Any) -> Float[Array, ""]:
         layout: Any = self.layout(q, p)
-        seen = q.predict(X, layout)
-        return self.joint(seen, p.predict(after([seen.mean], X), layout))
+        return self.joint(q.predict(X, layout), p.predict(X, layout))
 
     def check_inputs(self, X: Any) -> None:
         """Refuses what the divergence cannot be seen at."""

@@ -7,6 +7,7 @@ from mercer.divergences.base import ScalarDivergence
 from mercer.linalg import fidelity
 from mercer.linalg.products import for_each_entry
 from mercer.parameters import is_concrete
+from mercer.roots import safe_sqrt
 
 
 class _WithPointMasses(ScalarDivergence):
@@ -29,7 +30,7 @@ class Wasserstein(_WithPointMasses):
     """
 
     def _pointwise(self, mean_q, var_q, mean_p, var_p):
-        total = _root(var_q) + _root(var_p)
+        total = safe_sqrt(var_q) + safe_sqrt(var_p)
         # s_q - s_p = (v_q - v_p) / (s_q + s_p)
         difference = jnp.where(total > 0.0, (var_q - var_p) / jnp.where(total > 0.0, total, 1.0), 0.0)
         return (mean_q - mean_p) ** 2 + difference**2
@@ -40,10 +41,6 @@ class Wasserstein(_WithPointMasses):
         traces = jnp.sum(jnp.diagonal(cov_q, axis1=1, axis2=2)) + jnp.sum(jnp.diagonal(cov_p, axis1=1, axis2=2))
         common = jnp.sum(for_each_entry(fidelity, cov_p, cov_q))
         return jnp.sum((mean_q - mean_p) ** 2) + jnp.maximum(traces - 2.0 * common, 0.0)
-
-
-def _root(var):
-    return jnp.where(var > 0.0, jnp.sqrt(jnp.where(var > 0.0, var, 1.0)), 0.0)
 
 
 class SquaredDifference(_WithPointMasses):

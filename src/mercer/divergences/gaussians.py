@@ -21,9 +21,7 @@ def relative(
 ) -> tuple[Float[Array, "#G J J"], Float[Array, "G J"]]:
     """A and y of each group, of covariances with the jitter of the library."""
     W = inverse_factor(cov_p)
-    # One factorisation after the other: see `mercer.linalg.cholesky`.
-    factor = safe_cholesky(cov_q + 0.0 * W[-1, -1, -1]).factor
-    return matmul(W, factor), matmul(W, (mean_q - mean_p)[..., None])[..., 0]
+    return matmul(W, safe_cholesky(cov_q).factor), matmul(W, (mean_q - mean_p)[..., None])[..., 0]
 
 
 def relative_entropy(A: Float[Array, "#G J J"], y: Float[Array, "G J"]) -> Float[Array, ""]:

@@ -61,5 +61,5 @@ class Jeffreys(ScalarDivergence):
         return 2.0 * jnp.sinh(0.5 * log_ratio(var_q, var_p)) ** 2 + 0.5 * d * (d / var_p + d / var_q)
 
     def _of_groups(self, mean_q, cov_q, mean_p, cov_p):
-        forward = KL()._of_groups(mean_q, cov_q, mean_p, cov_p)
-        return forward + KL()._of_groups(mean_p, cov_p + 0.0 * forward, mean_q, cov_q + 0.0 * forward)
+        kl = KL()._of_groups
+        return kl(mean_q, cov_q, mean_p, cov_p) + kl(mean_p, cov_p, mean_q, cov_q)

@@ -4,6 +4,8 @@ Sums, products, positive multiples and restrictions to some input columns of ker
 """
 
 import abc
+import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -90,6 +92,13 @@ class Mixing(NamedTuple):
     Z: Any
 
 
+class Term(NamedTuple):
+    """scale times the product of kernels, each on some columns of the input."""
+
+    factors: tuple[tuple["Kernel", tuple[int, ...]], ...]
+    scale: Array | float = 1.0
+
+
 class Kernel(Module):
     """A covariance function. A new kernel says `_matrix` and `_diagonal`; `+`, `*` and `.on(dims)` combine kernels."""
 
@@ -129,9 +138,29 @@ class Kernel(Module):
         """Refuses a kernel that has no random features, or is made of one that has none."""
         if type(self)._features is Kernel._features and type(self).features is Kernel.features:
             self._features(jax.random.key(0), 1, jnp.zeros((1, 1)))
-        for part in jax.tree.leaves(list(vars(self).values()), is_leaf=lambda part: isinstance(part, Kernel)):
-            if isinstance(part, Kernel):
-                part._check_features()
+        for part in self.parts():
+            part._check_features()
+
+    def parts(self) -> tuple["Kernel", ...]:
+        """The kernels that this one is made of: those among its fields."""
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        candidates = itertools.chain(*(value if isinstance(value, tuple) else (value,) for value in values))
+        return tuple(part for part in candidates if isinstance(part, Kernel))
+
+    def columns(self, dimension: int) -> set[int]:
+        """Which of the `dimension` columns of its inputs the kernel may depend on."""
+        return set(range(dimension))
+
+    def rough_part(self, dim: int | None) -> str | None:
+        """The name of a part whose functions are not differentiable along column `dim`, if there is one.
+
+        None stands for a column that the kernel does not see.
+        """
+        return next(filter(None, (part.rough_part(dim) for part in self.parts())), None)
+
+    def terms(self, columns: tuple[int, ...]) -> list[Term]:
+        """The kernel of the given columns, as a sum of products of kernels that are neither."""
+        return [Term(((self, columns),))]
 
     def draw(self, key: PRNGKeyArray, num_features: int, num_outputs: int = 1) -> Draw:
         """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
@@ -208,6 +237,12 @@ class Sum(Kernel):
     def _diagonal(self, X):
         return sum(kernel._diagonal(X) for kernel in self.kernels)
 
+    def columns(self, dimension):
+        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
+
+    def terms(self, columns):
+        return [term for kernel in self.kernels for term in kernel.terms(columns)]
+
     def _features(self, key, num, X):
         # Added with independent random signs, features of different terms have no cross terms in expectation.
         keys = jax.random.split(key, len(self.kernels) + 1)
@@ -229,6 +264,15 @@ class Product(Kernel):
 
     def _diagonal(self, X):
         return _product(kernel._diagonal(X) for kernel in self.kernels)
+
+    def columns(self, dimension):
+        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
+
+    def terms(self, columns):
+        chosen = itertools.product(*(kernel.terms(columns) for kernel in self.kernels))
+        return [
+            Term(sum((term.factors for term in terms), ()), _product(term.scale for term in terms)) for terms in chosen
+        ]
 
     def _features(self, key, num, X):
         keys = jax.random.split(key, len(self.kernels))
@@ -258,6 +302,12 @@ class Scaled(Kernel):
     def _diagonal(self, X):
         return self.scale * self.kernel._diagonal(X)
 
+    def columns(self, dimension):
+        return self.kernel.columns(dimension)
+
+    def terms(self, columns):
+        return [Term(term.factors, self.scale * term.scale) for term in self.kernel.terms(columns)]
+
     def _features(self, key, num, X):
         return jnp.sqrt(self.scale).astype(X.dtype) * self.kernel.features(key, num)(X)
 
@@ -284,6 +334,17 @@ class OnDimensions(Kernel):
 
     def _diagonal(self, X):
         return self.kernel._diagonal(self._columns(X))
+
+    def columns(self, dimension):
+        return {self.dims[d] for d in self.kernel.columns(len(self.dims))}
+
+    def rough_part(self, dim):
+        return self.kernel.rough_part(self.dims.index(dim) if dim in self.dims else None)
+
+    def terms(self, columns):
+        if max(self.dims) >= len(columns):
+            raise ValueError(f"dims {self.dims} expects at least {max(self.dims) + 1} columns, got {len(columns)}")
+        return self.kernel.terms(tuple(columns[d] for d in self.dims))
 
     def _features(self, key, num, X):
         return self.kernel.features(key, num)(self._columns(X))

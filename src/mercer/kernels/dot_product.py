@@ -3,13 +3,12 @@
 A weight is one number, or a vector with one number for each input dimension.
 """
 
-import functools
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mercer.kernels.arc_cosine import angular, cosines
 from mercer.kernels.base import Kernel
 from mercer.linalg.products import matmul
 from mercer.parameters import cast, param, positive
@@ -74,47 +73,6 @@ class Polynomial(Kernel):
         return jnp.prod(projections, axis=0) / jnp.sqrt(float(num))
 
 
-def _sine(c):
-    """sqrt(1 - c^2), with derivative 0 where it is 0."""
-    square = (1.0 - c) * (1.0 + c)
-    return jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _angular(order: int, c: Array) -> Array:
-    """J_order(t) / J_order(0) as a function of c = cos t, for the J of Cho and Saul (2009)."""
-    s = _sine(c)
-    rest = jnp.pi - jnp.arctan2(s, c)
-    if order == 0:
-        return rest / jnp.pi
-    if order == 1:
-        return (s + rest * c) / jnp.pi
-    return (s * c + rest * (1.0 + 2.0 * c**2) / 3.0) / jnp.pi
-
-
-@_angular.defjvp
-def _angular_jvp(order, primals, tangents):
-    # J_n'(c) = n^2 J_{n-1}(c), with J_0(0) = J_1(0) = pi and J_2(0) = 3 pi; J_0'(c) = 1 / sin t has a pole at t = 0.
-    (c,), (dc,) = primals, tangents
-    if order == 0:
-        s = _sine(c)
-        slope = jnp.where(s > 0.0, 1.0 / (jnp.pi * jnp.where(s > 0.0, s, 1.0)), 0.0)
-    else:
-        slope = (1.0, 4.0 / 3.0)[order - 1] * _angular(order - 1, c)
-    return _angular(order, c), slope * dc
-
-
-def _cosines(c: Array, terms: int) -> Array:
-    """c, with what differs from 1 or -1 by no more than the rounding of a sum of `terms` put there.
-
-    An angle is the square root of what c lacks to 1, which would turn a rounding error of 1e-16 into one of 1e-8. The
-    derivative is that of c: at coincident points its first is 0, its second is not.
-    """
-    tolerance = 4.0 * terms * jnp.finfo(c.dtype).eps
-    exact = jnp.where(jnp.abs(c) > 1.0 - tolerance, jnp.sign(c), c)
-    return c + jax.lax.stop_gradient(exact - c)
-
-
 class ArcCosine(Kernel):
     """variance / pi * (|x| |x'|)^order J_order(t): a network of infinitely many units max(0, w . x)^order.
 
@@ -137,6 +95,9 @@ class ArcCosine(Kernel):
             raise ValueError(f"ArcCosine: depth expects a whole number of at least 1, got {self.depth!r}")
         self._check_ranks(weight_variance=1, bias_variance=0, variance=0)
 
+    def rough_part(self, dim):
+        return None if dim is None or self.order else "ArcCosine of order 0"
+
     def _augmented(self, X):
         return _rows(X, self._per_column("weight_variance", X), self.bias_variance)
 
@@ -150,9 +111,9 @@ class ArcCosine(Kernel):
         rows = [self._augmented(A) for A in ((X,) if X2 is None else (X, X2))]
         norms = [jnp.sqrt(jnp.sum(A**2, axis=1, keepdims=True)) for A in rows]
         units = [A / norm for A, norm in zip(rows, norms, strict=True)]
-        c = _cosines(matmul(units[0], units[-1].T), terms=X.shape[1] + 1)
+        c = cosines(matmul(units[0], units[-1].T), terms=X.shape[1] + 1)
         for _ in range(self.depth):
-            c = _cosines(_angular(self.order, c), terms=1)
+            c = cosines(angular(self.order, c), terms=1)
         return self.variance * self._last_norm(norms[0]) * self._last_norm(norms[-1]).T * c
 
     def _diagonal(self, X):

@@ -195,11 +195,11 @@ class Coregionalisation(LatentKernel):
     W: eqx.AbstractVar[Float[Array, "P L"]]
 
     def __check_init__(self):
-        shape, L = jnp.shape(self.W), self.num_latents
-        if len(shape) != 2 or (isinstance(self, LinearCoregionalisation) and shape[1] != L) or 0 in shape:
-            expected = (
-                f"(P, {L}), one column for each kernel" if isinstance(self, LinearCoregionalisation) else "(P, L)"
-            )
+        self._check_W("(P, L)")
+
+    def _check_W(self, expected: str) -> None:
+        shape = jnp.shape(self.W)
+        if len(shape) != 2 or shape[1] != self.num_latents or 0 in shape:
             raise ValueError(f"{type(self).__name__}: W expects the shape {expected}, got {shape}")
 
     @property
@@ -242,6 +242,9 @@ class LinearCoregionalisation(Coregionalisation):
     def __init__(self, kernels: Sequence[Kernel], W: Float[Array, "P L"]):
         _check_kernels("LinearCoregionalisation", kernels)
         self.kernels, self.W = tuple(kernels), W
+
+    def __check_init__(self):
+        self._check_W(f"(P, {self.num_latents}), one column for each kernel")
 
     @property
     def latent(self):

@@ -22,6 +22,9 @@ class Constant(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
+    def columns(self, dimension):
+        return set()
+
     def _features(self, key, num, X):
         """Random signs, so that features of other kernels added to them are uncorrelated with them."""
         signs = jax.random.rademacher(key, (num,), X.dtype)
@@ -47,3 +50,6 @@ class White(Kernel):
 
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
+
+    def rough_part(self, dim):
+        return "White"  # also along columns that it is not on: each input has noise of its own

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from mercer.kernels.base import Kernel
 from mercer.linalg.products import matmul
 from mercer.parameters import cast, param, positive
+from mercer.roots import safe_sqrt
 
 
 @jax.custom_jvp
@@ -54,12 +55,6 @@ def _squared_distance_jvp(primals, tangents):
     change = matmul(_columns(by_one, by_X2, jnp.broadcast_to(dw, X.shape)), _columns(ones2, X2, X2**2).T)
     change2 = matmul(_columns(-2.0 * X * w, ones), _columns(dX2, jnp.sum(2.0 * w * X2 * dX2, axis=1)).T)
     return distance, change + change2
-
-
-def safe_sqrt(r2: Array) -> Array:
-    """The square root, with derivative 0 at 0."""
-    positive_r2 = r2 > 0.0
-    return jnp.where(positive_r2, jnp.sqrt(jnp.where(positive_r2, r2, 1.0)), 0.0)
 
 
 class Stationary(Kernel):
@@ -132,6 +127,9 @@ class Matern12(_Matern):
 
     def of_squared_distance(self, r2):
         return self.variance * jnp.exp(-safe_sqrt(r2))
+
+    def rough_part(self, dim):
+        return None if dim is None else type(self).__name__
 
 
 class Matern32(_Matern):

@@ -2,6 +2,7 @@
 
 from mercer.linalg.cholesky import JITTER, Cholesky, FactorisationError, inverse_factor, inverse_root, safe_cholesky
 from mercer.linalg.densities import zero_mean_log_density
+from mercer.linalg.eigen import eigh
 from mercer.linalg.fidelity import fidelity
 from mercer.linalg.kronecker_density import KroneckerPlusIdentity, kronecker_log_density
 from mercer.linalg.marginals import marginals, whitened_marginals
@@ -20,6 +21,7 @@ __all__ = [
     "FactorisationError",
     "Kronecker",
     "KroneckerPlusIdentity",
+    "eigh",
     "fidelity",
     "inverse_factor",
     "inverse_root",

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mercer.linalg.products import matmul, on_cpu, one_by_one, triangular_matmul
+from mercer.linalg.products import for_each_matrix, matmul, on_cpu, one_by_one, triangular_matmul
 from mercer.parameters import is_concrete
 
 # (first, last) jitter, relative to the mean of the diagonal
 JITTER = {jnp.dtype("float64"): (1e-10, 1e-5), jnp.dtype("float32"): (1e-5, 1e-2)}
 
 _SMALLEST_BLOCK = 64
+_TINY = 3
 
 
 class FactorisationError(ValueError):
@@ -40,7 +41,7 @@ def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: b
     With `always` the first jitter is added in any case, which bounds the condition number; without it only when the
     bare matrix fails. On concrete values a failure past the cap raises; in compiled code the factor is NaN.
     """
-    result = Cholesky(*_for_each_matrix(functools.partial(_factorise, always), A))
+    result = Cholesky(*for_each_matrix(functools.partial(_factorise, always), A))
     if is_concrete(A) and is_concrete(result.factor):
         raise_if_failed(A, result.factor, name)
     return result
@@ -72,11 +73,11 @@ def _sized(A: Array, name: str) -> str:
     return f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _factorise(always: bool, together: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
-    """The factor and the jitter. `together`: whether `vmap` may hand all matrices to LAPACK at once."""
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _factorise(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
+    """The factor and the jitter."""
     attempts = functools.partial(_attempts, always)
-    return (attempts if together else one_by_one(attempts))(A)
+    return (attempts if A.shape[-1] <= _SMALLEST_BLOCK else one_by_one(attempts))(A)
 
 
 def _attempts(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
@@ -85,7 +86,7 @@ def _attempts(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
     scale = jnp.mean(jnp.diagonal(A))
 
     def attempt(jitter):
-        return jax.lax.linalg.cholesky(A + jitter * identity, symmetrize_input=False)
+        return (_tiny_cholesky if _is_tiny(A) else one_by_one(_cholesky))(A + jitter * identity)
 
     def failed(state):
         factor, relative = state
@@ -100,12 +101,39 @@ def _attempts(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
     return factor, relative * scale
 
 
+def _cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return jax.lax.linalg.cholesky(A, symmetrize_input=False)
+
+
+def _is_tiny(A: Array) -> bool:
+    """Whether plain arithmetic, for any number of matrices at once, is quicker than calls of LAPACK one by one."""
+    return on_cpu() and A.shape[-1] <= _TINY
+
+
+def _tiny_cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """The lower factor, column by column; as from LAPACK, all NaN if a pivot is not positive."""
+    columns = []
+    for i in range(len(A)):
+        pivot = jnp.where(A[i, i] > 0.0, A[i, i], jnp.nan)
+        columns.append(jnp.where(jnp.arange(len(A)) >= i, A[:, i] / jnp.sqrt(pivot), 0.0))
+        A = A - columns[i][:, None] * columns[i]
+    return jnp.where(jnp.isnan(pivot), jnp.nan, jnp.stack(columns, axis=1))
+
+
+def _tiny_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L^-1, row by row."""
+    rows = list[Array]()
+    for i, unit in enumerate(jnp.eye(len(L), dtype=L.dtype)):
+        rows.append((unit - sum(L[i, j] * row for j, row in enumerate(rows))) / L[i, i])
+    return jnp.stack(rows)
+
+
 @_factorise.defjvp
-def _factorise_jvp(always, together, primals, tangents):
+def _factorise_jvp(always, primals, tangents):
     # dL = L Phi(W dA W^T), W = L^-1
     (A,), (dA,) = primals, tangents
-    factor, jitter = _factorise(always, together, A)
-    inner = lower_half(_congruence(_triangular_inverse(together, factor), dA))
+    factor, jitter = _factorise(always, A)
+    inner = lower_half(_congruence(triangular_inverse(factor), dA))
     dfactor = triangular_matmul(factor, inner, left="lower", right="lower", out="lower")
     return (factor, jitter), (dfactor, jnp.zeros_like(jitter))
 
@@ -116,6 +144,7 @@ def _congruence(W: Array, dA: Array) -> Array:
     return triangular_matmul(half, W.T, right="upper")
 
 
+@jax.custom_jvp
 def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """L^-1 for a lower triangular L.
 
@@ -123,20 +152,15 @@ def triangular_inverse(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
     faster than a triangular solve (at M = 500 on a CPU, 2000 on a GPU): on the CPU half by half, on a GPU all blocks of one
     size at a time.
     """
-    return _triangular_inverse(False, L)
+    if _is_tiny(L):
+        return _tiny_inverse(L)
+    return one_by_one(_inverse_by_halves)(L) if on_cpu() else _inverse_by_levels(L)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _triangular_inverse(together: bool, L: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    if not on_cpu():
-        return _inverse_by_levels(L)
-    return (_inverse_by_halves if together else one_by_one(_inverse_by_halves))(L)
-
-
-@_triangular_inverse.defjvp
-def _triangular_inverse_jvp(together, primals, tangents):
+@triangular_inverse.defjvp
+def _triangular_inverse_jvp(primals, tangents):
     # dW = -W dL W
-    W = _triangular_inverse(together, *primals)
+    W = triangular_inverse(*primals)
     half = triangular_matmul(W, jnp.tril(tangents[0]), left="lower", right="lower", out="lower")
     return W, -triangular_matmul(half, W, left="lower", right="lower", out="lower")
 
@@ -177,31 +201,19 @@ def lower_half(A: Array) -> Array:
 
 def inverse_factor(A: Float[Array, "... M M"], *, always: bool = True) -> Float[Array, "... M M"]:
     """W = chol(A + jitter I)^-1, lower triangular: W^T W is the inverse, and W x whitens x. `always` as in `safe_cholesky`."""
-    return _for_each_matrix(functools.partial(_inverse_factor, always), A)
+    return for_each_matrix(functools.partial(_inverse_factor, always), A)
 
 
-def _for_each_matrix(function, A: Float[Array, "... M M"]):
-    """function(together, A) of each matrix: of small ones all at once, of larger ones one after another (see `one_by_one`)."""
-    if A.ndim == 2:
-        return function(False, A)
-    if on_cpu() and A.shape[-1] > _SMALLEST_BLOCK:
-        return jax.lax.map(functools.partial(_for_each_matrix, function), A)
-    at_once = functools.partial(function, True)
-    for _ in range(A.ndim - 2):
-        at_once = jax.vmap(at_once)
-    return at_once(A)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _inverse_factor(always: bool, together: bool, A: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    return _triangular_inverse(together, _factorise(always, together, A)[0])
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _inverse_factor(always: bool, A: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return triangular_inverse(_factorise(always, A)[0])
 
 
 @_inverse_factor.defjvp
-def _inverse_factor_jvp(always, together, primals, tangents):
+def _inverse_factor_jvp(always, primals, tangents):
     # dW = -Phi(W dA W^T) W
     (A,), (dA,) = primals, tangents
-    W = _inverse_factor(always, together, A)
+    W = _inverse_factor(always, A)
     inner = lower_half(_congruence(W, dA))
     return W, -triangular_matmul(inner, W, left="lower", right="lower", out="lower")
 

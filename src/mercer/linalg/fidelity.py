@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mercer.linalg.eigen import eigh
 from mercer.linalg.products import matmul, one_by_one
 
 
@@ -26,7 +27,7 @@ def fidelity(R: Float[Array, "B B"], K: Float[Array, "B B"]) -> Float[Array, ""]
 
 def _root(A: Float[Array, "B B"]) -> Float[Array, "B B"]:
     """The symmetric square root, without the eigenvalues that are rounding."""
-    values, vectors = one_by_one(jnp.linalg.eigh)(0.5 * (A + A.T))
+    values, vectors = eigh(A)
     values = jnp.where(values > _noise(values), values, 0.0)
     return matmul(vectors * jnp.sqrt(values), vectors.T)
 

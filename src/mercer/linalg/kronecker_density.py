@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.linalg.products import matmul, one_by_one
+from mercer.linalg.eigen import eigh
+from mercer.linalg.products import matmul
 
 
 class KroneckerPlusIdentity(NamedTuple):
@@ -22,7 +23,7 @@ class KroneckerPlusIdentity(NamedTuple):
     b: Float[Array, " P"]
 
     @classmethod
-    def of(cls, A: Float[Array, "N N"], B: Float[Array, "P P"], eigh=jnp.linalg.eigh) -> "KroneckerPlusIdentity":
+    def of(cls, A: Float[Array, "N N"], B: Float[Array, "P P"]) -> "KroneckerPlusIdentity":
         """The factors taken apart."""
         (a, U), (b, V) = eigh(A), eigh(B)
         return cls(U, jnp.maximum(a, 0.0), V, jnp.maximum(b, 0.0))
@@ -50,7 +51,7 @@ def kronecker_log_density(A: Float[Array, "N N"], B: Float[Array, "P P"], R: Flo
 
 
 def _forward(A, B, R):
-    matrix = KroneckerPlusIdentity.of(A, B, one_by_one(jnp.linalg.eigh))
+    matrix = KroneckerPlusIdentity.of(A, B)
     alpha = matrix.solve(R)
     quadratic = jnp.sum(R * alpha)
     value = -0.5 * (quadratic + jnp.sum(jnp.log(matrix.eigenvalues)) + R.size * jnp.log(2.0 * jnp.pi))

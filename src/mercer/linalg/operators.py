@@ -12,10 +12,9 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from mercer.linalg.cholesky import inverse_factor, safe_cholesky
+from mercer.linalg.cholesky import inverse_factor, safe_cholesky, triangular_inverse
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, constant
 
@@ -152,23 +151,29 @@ class DiagonalPlusLowRank(PSD):
         # (I + U (I + T)^-1 U^T)^-1 = I - U (I + T^T)^-1 T^-1 U^T
         U, T = self._small()
         y = x / jnp.sqrt(self.entries)[:, None]
-        inner = solve_triangular(T, matmul(U.T, y), lower=True)
-        return y - matmul(U, solve_triangular(jnp.eye(len(T), dtype=T.dtype) + T.T, inner))
+        inner = matmul(triangular_inverse(T), matmul(U.T, y))
+        return y - matmul(U, matmul(_plus_identity_inverse(T).T, inner))
 
     def colour(self, z):
         U, T = self._small()
-        inner = solve_triangular(jnp.eye(len(T), dtype=T.dtype) + T, matmul(U.T, z), lower=True)
+        inner = matmul(_plus_identity_inverse(T), matmul(U.T, z))
         return jnp.sqrt(self.entries)[:, None] * (z + matmul(U, inner))
 
     def solve(self, x):
         # Woodbury: (I + U U^T)^-1 = I - U (T T^T)^-1 U^T
         U, T = self._small()
         y = x / jnp.sqrt(self.entries)[:, None]
-        y = y - matmul(U, cho_solve((T, True), matmul(U.T, y)))
+        W = triangular_inverse(T)
+        y = y - matmul(U, matmul(W.T, matmul(W, matmul(U.T, y))))
         return y / jnp.sqrt(self.entries)[:, None]
 
     def log_determinant(self):
         return jnp.sum(jnp.log(self.entries)) + 2.0 * jnp.sum(jnp.log(jnp.diagonal(self._small()[1])))
+
+
+def _plus_identity_inverse(T: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """(I + T)^-1 for a lower triangular T."""
+    return triangular_inverse(jnp.eye(len(T), dtype=T.dtype) + T)
 
 
 class _Composite(PSD):

@@ -5,6 +5,7 @@ XLA has no products of triangular matrices; cut into a few blocks, an ordinary p
 of a symmetric result those above the diagonal. On the M x M part of a sparse step this saves about two fifths.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,6 +17,9 @@ Triangle = Literal["full", "lower", "upper"]
 
 # On the CPU, going through a long axis in slices keeps them in cache, and the memory of a step near that of Kuf.
 _SLICE = 1024
+
+# Up to this size the products of many matrices are quicker all at once.
+_SMALL = 64
 
 
 def on_cpu() -> bool:
@@ -144,17 +148,26 @@ def map_rows(f: Callable[[Float[Array, "B D"]], tuple[Array, ...]], X: Float[Arr
 def for_each_entry(function: Callable[..., Any], *arrays: Array) -> Any:
     """function of the entries of the arrays along their first axis, stacked.
 
-    On the CPU one after another: each product has all cores, and factorisations at the same time can wait for each other for
-    ever (see `mercer.linalg.cholesky`). On a GPU all at once.
+    On the CPU one after another, so that each product has all cores; on a GPU all at once.
     """
     return jax.lax.map(lambda entries: function(*entries), arrays) if on_cpu() else jax.vmap(function)(*arrays)
 
 
-def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls LAPACK, so that `vmap` calls it for one entry after another on the CPU.
+def for_each_matrix(function: Callable[[Array], Any], A: Float[Array, "... M M"]) -> Any:
+    """The function of each matrix, stacked; on the CPU the products of large ones, too, one after another."""
+    if A.ndim == 2:
+        return function(A)
+    of_each = functools.partial(for_each_matrix, function)
+    return for_each_entry(of_each, A) if A.shape[-1] > _SMALL else jax.vmap(of_each)(A)
 
-    jaxlib's batched LAPACK calls wait, inside one of XLA's threads, for others of these threads: two such calls at a time stop a
-    machine of two cores for ever. Derivatives do not pass: the function belongs inside a rule of its own.
+
+def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls LAPACK, so that `vmap` calls it for one matrix after another on the CPU.
+
+    All calls of LAPACK in this library go through here. With more than one matrix, jaxlib (0.10, `ParallelBatchMap`) hands them
+    to XLA's threads and waits, inside one of these threads, until they are done: as many such calls at a time as there are
+    threads wait for ever. A call with one matrix waits for nobody, so that calls need no order among them. Derivatives do not
+    pass: the function belongs inside a rule of its own.
     """
     # The lambda hides default arguments, which would be traced.
     return jax.custom_batching.sequential_vmap(lambda *arrays: function(*arrays)) if on_cpu() else function

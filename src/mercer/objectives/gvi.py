@@ -21,7 +21,6 @@ from mercer.objectives.risks import Risk
 from mercer.objectives.variational import latent_values
 from mercer.parameters import constant, dtype_of, is_concrete
 from mercer.processes import Process
-from mercer.processes.latents import after
 
 
 class GVI(Objective):
@@ -84,13 +83,12 @@ class GVI(Objective):
         layout = self.divergence.layout(q, p)
         if layout is None:
             latent = latent_values(model, batch, key)
-            # What is factorised for the prior waits for the posterior: see `mercer.linalg.cholesky`.
-            divergence = self.divergence.between(q, p if self.prior is None else after([latent.mean], p), batch.X)
+            divergence = self.divergence.between(q, p, batch.X)
         else:
             # One prediction serves both terms.
             wider = "outputs" if (layout, likelihood.layout) == ("diag", "outputs") else layout
             seen = latent_values(model, batch, key, wider)
-            latent, of_prior = seen.in_layout(likelihood.layout), p.predict(after([seen.mean], batch.X), layout)
+            latent, of_prior = seen.in_layout(likelihood.layout), p.predict(batch.X, layout)
             divergence = self.divergence.joint(seen.in_layout(layout), of_prior)
         risk = self.risk(likelihood, latent, batch.Y, batch.inputs, key)
         weight = jnp.asarray(self.weight, risk.dtype)

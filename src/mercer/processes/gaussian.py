@@ -224,10 +224,7 @@ class Mixture(Prediction):
 def average_of_pairs(
     function: Callable[[Gaussian, Gaussian], Array], q: Gaussian | Mixture, p: Gaussian | Mixture
 ) -> Array:
-    """The mean of function(q_s, p_s) over the components of two predictions; a Gaussian stands for every component.
-
-    On the CPU one pair after another: see `mercer.linalg.cholesky`.
-    """
+    """The mean of function(q_s, p_s) over the components of two predictions; a Gaussian stands for every component."""
     mixtures = q.as_mixture(), p.as_mixture()
     sizes = [len(mixture.means) for mixture in mixtures]
     num = max(sizes)

@@ -19,9 +19,7 @@ def for_each(function: Callable[..., Any], trees: Sequence[Any], *arrays: Array)
     first, *others = trees
     alike = all(_form(first) == _form(tree) for tree in others)
     if not alike or not others:
-        results: list[Any] = []
-        for i, tree in enumerate(trees):
-            results.append(function(after(results, tree), *(array[i] for array in arrays)))
+        results = [function(tree, *(array[i] for array in arrays)) for i, tree in enumerate(trees)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
     dynamic, static = zip(*(eqx.partition(tree, eqx.is_array) for tree in trees), strict=True)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *dynamic)
@@ -32,15 +30,6 @@ def for_each(function: Callable[..., Any], trees: Sequence[Any], *arrays: Array)
 
     entries = (stacked, *arrays)
     return jax.lax.map(one, entries) if on_cpu() else jax.vmap(one)(entries)
-
-
-def after(results: list[Any], tree: Any) -> Any:
-    """The tree, made to wait for the last result: factorisations that run at the same time can wait for each other for ever."""
-    leaves, structure = jax.tree.flatten(tree)
-    first = next((i for i, leaf in enumerate(leaves) if eqx.is_inexact_array(leaf)), None)
-    if results and first is not None:
-        leaves[first] = leaves[first] + 0.0 * jax.tree.leaves(results[-1])[0].ravel()[0]
-    return jax.tree.unflatten(structure, leaves)
 
 
 def _form(tree: Any) -> Any:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from mercer.covariances import Kuu
 from mercer.means import Zero
 from mercer.parameters import cast
-from mercer.processes.latents import after, for_each
+from mercer.processes.latents import for_each
 from mercer.processes.prior import GP
 from mercer.processes.structure import structure_of
 
@@ -36,7 +36,7 @@ def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
         if q.whiten:
             own = Kuu(*pairs[0])
             mean, root, log_scale = own.colour(mean), jax.vmap(own.colour)(root), -0.5 * own.log_determinant()
-        other = Kuu(*after([mean], pairs[1]))
+        other = Kuu(*pairs[1])
         if other.size != M:
             raise ValueError(f"kl: under the other prior there are {other.size} variables in a group, here {M}")
         mean, root = other.whiten(mean + shift.T), jax.vmap(other.whiten)(root)

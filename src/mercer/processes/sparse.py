@@ -22,7 +22,17 @@ from mercer.covariances.functionals import cross_covariance, prior_matrix, prior
 from mercer.inducing import InducingVariables
 from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout, product_in_layout
-from mercer.linalg import PSD, Dense, FactorisationError, inverse_factor, marginals, matmul, quiet_blas, safe_cholesky
+from mercer.linalg import (
+    PSD,
+    Dense,
+    FactorisationError,
+    eigh,
+    inverse_factor,
+    marginals,
+    matmul,
+    quiet_blas,
+    safe_cholesky,
+)
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import map_rows
 from mercer.parameters import cast, constant, lower_triangular, param, real
@@ -328,7 +338,7 @@ def _cache(process: Sparse) -> CachedSparse:
         q_mu, root = process._whitened(operator, q_mu.T, root)
         identity = jnp.eye(operator.size, dtype=q_mu.dtype)
         inverse_root = operator.whiten(identity)
-        s, U = jnp.linalg.eigh(identity - matmul(root, root.mT))
+        s, U = eigh(identity - matmul(root, root.mT))
         return matmul(q_mu.T, inverse_root), matmul(U.mT, inverse_root), s
 
     weights, F, s = process.structure.for_each_pair(of_pair, process.q_mu.T, process.root())

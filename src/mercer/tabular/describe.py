@@ -1,6 +1,6 @@
 """A model in words: what its kernel says of the function, which columns matter, how much noise there is."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,27 +70,20 @@ def _reach(kernel: kernels.Kernel) -> str:
 def lengthscales(kernel: kernels.Kernel, num_columns: int) -> dict[str, Float[np.ndarray, " D"]]:
     """The lengthscales of each part of a kernel that has them, one for each feature; NaN where a part does not see it."""
     found: dict[str, np.ndarray] = {}
-    for part, dims in _parts(kernel, np.arange(num_columns)):
+    for part, dims in _parts(kernel, num_columns):
         if isinstance(lengthscale := getattr(part, "lengthscale", None), Array):
             name = _WORDS.get(type(part), f"({type(part).__name__})").rpartition("(")[2].rstrip(")")
             known = sum(other.partition(" #")[0] == name for other in found)
             values = np.full(num_columns, np.nan)
-            values[dims] = np.asarray(lengthscale)
+            values[list(dims)] = np.asarray(lengthscale)
             found[f"{name} #{known + 1}" if known else name] = values
     return found
 
 
-def _parts(kernel: kernels.Kernel, dims: np.ndarray) -> Iterator[tuple[kernels.Kernel, np.ndarray]]:
-    """The parts that are not made of others, each with the features that it sees."""
-    if isinstance(kernel, kernels.OnDimensions):
-        yield from _parts(kernel.kernel, dims[list(kernel.dims)])
-    elif isinstance(kernel, kernels.Scaled):
-        yield from _parts(kernel.kernel, dims)
-    elif isinstance(kernel, kernels.Sum | kernels.Product):
-        for part in kernel.kernels:
-            yield from _parts(part, dims)
-    else:
-        yield kernel, dims
+def _parts(kernel: kernels.Kernel, num_columns: int) -> Iterable[tuple[kernels.Kernel, tuple[int, ...]]]:
+    """The parts that are neither sums nor products, each with the features that it sees."""
+    factors = [factor for term in kernel.terms(tuple(range(num_columns))) for factor in term.factors]
+    return {(id(part), dims): (part, dims) for part, dims in factors}.values()
 
 
 def relevance(kernel: kernels.Kernel, groups: Sequence[Sequence[int]], num_columns: int) -> Float[np.ndarray, " G"]:

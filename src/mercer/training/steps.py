@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from mercer.processes.latents import after
 from mercer.training.natural import NaturalGradient, natural_step, pairwise
 
 
@@ -81,8 +80,7 @@ class NaturalStepper:
         # The objective is per datum; natural gradients are those of the bound, in nats.
         gamma, moved = self.natural.step_size(number), list[Array]()
         for own, slope in zip(pairwise(q), pairwise(derivative), strict=True):
-            q_mu, q_sqrt = after(moved, own)
-            moved += natural_step(q_mu, q_sqrt, self.num_data * slope[0], self.num_data * slope[1], gamma)
+            moved += natural_step(*own, self.num_data * slope[0], self.num_data * slope[1], gamma)
         if self.rest is not None:
             rest = self.rest.step(others, state, lambda rest: loss(self._with_q(rest, tuple(moved))), number)
             others, state, value, beside = rest

@@ -5,16 +5,18 @@ By Price's theorem the derivative in k12 is E[phi'(u) phi'(v)], which is what an
 
 import abc
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.kernels.dot_product import _cosines, _sine
+from mercer.kernels.arc_cosine import angular, cosines
 from mercer.kernels.nngp.layers import Layer
 from mercer.kernels.nngp.moments import Moments
+from mercer.roots import safe_sqrt
 
-# Rounding of cosines, in units of `_cosines`: that of a layer or two, of which each takes covariances and variances apart.
+# Rounding of cosines, in units of `cosines`: that of a layer or two, of which each takes covariances and variances apart.
 _TERMS = 16
 
 
@@ -25,6 +27,8 @@ class Activation(Layer):
     with it. The three arguments have shapes that go together, and any number of axes. Formulas are best smooth also where k12^2
     is k11 k22, and variances 0.
     """
+
+    _activates: ClassVar[bool] = True
 
     @abc.abstractmethod
     def dual(self, k11: Float[Array, "..."], k12: Float[Array, "..."], k22: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -59,55 +63,9 @@ class Activation(Layer):
         return Moments(self.dual(k11, moments.K, k22), moments.alone, theta, mean, rows, columns)
 
 
-# arccos(c) = sqrt(1 - c) p(c) for c in [0, 1] to 2e-8 (Abramowitz and Stegun, 4.4.46), below the rounding of float32.
-_ARC_COSINE = (
-    *(1.5707963050, -0.2145988016, 0.0889789874, -0.0501743046),
-    *(0.0308918810, -0.0170881256, 0.0066700901, -0.0012624911),
-)
-
-
-def _supplement(c: Array) -> Array:
-    """pi - arccos(c); c beyond 1 or -1 counts as these. On the CPU XLA's arc tangent is slow, a polynomial is not (measured)."""
-    if c.dtype != jnp.float32:
-        return jnp.pi - jnp.arctan2(_sine(c), c)
-    size = jnp.minimum(jnp.abs(c), 1.0)
-    angle = jnp.sqrt(1.0 - size) * jnp.polyval(jnp.asarray(_ARC_COSINE[::-1], c.dtype), size)
-    return jnp.where(c < 0.0, angle, jnp.pi - angle)
-
-
-@jax.custom_jvp
-def _arc_0(c: Array) -> Array:
-    """(pi - t) / pi as a function of c = cos t."""
-    return _supplement(c) / jnp.pi
-
-
-@_arc_0.defjvp
-def _arc_0_jvp(primals, tangents):
-    (c,), (dc,) = primals, tangents
-    s = _sine(c)  # at t = 0 there is a pole, which no path of coincident inputs moves through
-    return _arc_0(c), dc * jnp.where(s > 0.0, 1.0 / (jnp.pi * jnp.where(s > 0.0, s, 1.0)), 0.0)
-
-
-@jax.custom_jvp
-def _arc_1(c: Array) -> Array:
-    """(sin t + (pi - t) cos t) / pi as a function of c = cos t, with derivative (pi - t) / pi."""
-    return (_sine(c) + _supplement(c) * c) / jnp.pi
-
-
-@_arc_1.defjvp
-def _arc_1_jvp(primals, tangents):
-    (c,), (dc,) = primals, tangents
-    return _arc_1(c), dc * _arc_0(c)
-
-
-def root(k: Array) -> Array:
-    """sqrt(k), with derivative 0 where it is 0."""
-    return jnp.where(k > 0.0, jnp.sqrt(jnp.where(k > 0.0, k, 1.0)), 0.0)
-
-
 def norm_and_cosine(k11: Array, k12: Array, k22: Array) -> tuple[Array, Array]:
     """sqrt(k11 k22) and k12 over it, 0 where it is 0."""
-    norm = root(k11) * root(k22)
+    norm = safe_sqrt(k11) * safe_sqrt(k22)
     return norm, jnp.where(norm > 0.0, k12 / jnp.where(norm > 0.0, norm, 1.0), 0.0)
 
 
@@ -120,13 +78,13 @@ class Relu(Activation):
     def dual(self, k11, k12, k22):
         norm, c = norm_and_cosine(k11, k12, k22)
         # Where the norm is 0 so is k12, and a quarter of it has the mean of the slopes in all directions.
-        return jnp.where(norm > 0.0, 0.5 * norm * _arc_1(c), 0.25 * k12)
+        return jnp.where(norm > 0.0, 0.5 * norm * angular(1, c), 0.25 * k12)
 
     def dual_derivative(self, k11, k12, k22):
-        return 0.5 * _arc_0(_cosines(norm_and_cosine(k11, k12, k22)[1], _TERMS))
+        return 0.5 * angular(0, cosines(norm_and_cosine(k11, k12, k22)[1], _TERMS))
 
     def mean(self, k11):
-        return root(k11) / math.sqrt(2.0 * math.pi)
+        return safe_sqrt(k11) / math.sqrt(2.0 * math.pi)
 
 
 def _determinant(k11: Array, k12: Array, k22: Array) -> Array:

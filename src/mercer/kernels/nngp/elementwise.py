@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mercer.kernels.nngp.activations import Activation, norm_and_cosine, root
+from mercer.kernels.nngp.activations import Activation, norm_and_cosine
+from mercer.roots import safe_sqrt
 
 Function = Callable[[Array], Array]
 DEFAULT_POINTS = 64
@@ -37,7 +38,7 @@ def _rule(num_points: int) -> tuple[np.ndarray, np.ndarray]:
 def _coefficients(f: Function, num_points: int, k: Float[Array, "..."]) -> Float[Array, "J ..."]:
     """a_j(sqrt(k)) = E[f(sqrt(k) z) h_j(z)]."""
     points, table = _rule(num_points)
-    values = f(root(k) * jnp.asarray(points, k.dtype).reshape(-1, *[1] * k.ndim))
+    values = f(safe_sqrt(k) * jnp.asarray(points, k.dtype).reshape(-1, *[1] * k.ndim))
     return jnp.tensordot(jnp.asarray(table, k.dtype), values, axes=1, precision="highest")
 
 
@@ -121,6 +122,9 @@ class Elementwise(Activation):
 
     def mean(self, k11):
         return _coefficients(self.fn, self.num_points, k11)[0]
+
+    def _num_values(self):
+        return self.num_points
 
     def _check_derivative(self):
         self._check_shape("the derivative of fn, which NTK needs,", derivative(self.fn))

@@ -19,10 +19,7 @@ from jaxtyping import Array, Float
 from mercer import validation
 from mercer.kernels.base import Kernel
 from mercer.kernels.images import block_size, checked_sizes, map_blocks, map_images, map_symmetric_blocks
-from mercer.kernels.nngp.activations import Activation
-from mercer.kernels.nngp.elementwise import Elementwise
 from mercer.kernels.nngp.layers import (
-    GlobalAveragePool,
     Layer,
     checked_layers,
     every_layer,
@@ -111,19 +108,17 @@ class _Wide(Kernel):
 
     def _pools(self) -> bool:
         """Whether covariances of different pixels count."""
-        return self.image_shape is not None and any(isinstance(layer, GlobalAveragePool) for layer in self.layers)
+        return self.image_shape is not None and any(layer._pools for layer in self.layers)
 
     def _activates_pooled(self) -> bool:
         """Whether variances are needed after covariances of different pixels were."""
-        pools = [i for i, layer in enumerate(self.layers) if isinstance(layer, GlobalAveragePool)]
-        return any(isinstance(layer, Activation) for layer in every_layer(self.layers[max(pools, default=0) :]))
+        pools = [i for i, layer in enumerate(self.layers) if layer._pools]
+        return any(layer._activates for layer in every_layer(self.layers[max(pools, default=0) :]))
 
     def _num_values(self) -> tuple[int, int]:
         """How many values there are at a time for each pair of inputs, and for each input alone."""
         pixels = 1 if self.image_shape is None else self.image_shape[0] * self.image_shape[1]
-        points = max(
-            (layer.num_points for layer in every_layer(self.layers) if isinstance(layer, Elementwise)), default=1
-        )
+        points = max(layer._num_values() for layer in every_layer(self.layers))
         pair = pixels**2 if self._pools() else pixels
         return pair, max(pair if self._activates_pooled() else pixels, pixels * points)
 
@@ -198,8 +193,7 @@ class NTK(_Wide):
 
     def __check_init__(self):
         for layer in every_layer(self.layers):
-            if isinstance(layer, Activation):
-                layer._check_derivative()
+            layer._check_derivative()
 
     def _value(self, moments):
         return moments.theta

@@ -9,7 +9,7 @@ the gradients in all weights w ~ N(0, 1), where the layer has weight_std w / sqr
 import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -26,6 +26,10 @@ Pixels = tuple[int, int] | None  # (H, W); None for rows of features
 class Layer(Module):
     """A layer of a network. New activations are subclasses of `Activation`."""
 
+    _activates: ClassVar[bool] = False  # whether it needs variances
+    _pools: ClassVar[bool] = False  # whether it needs covariances of different pixels
+    _has_weights: ClassVar[bool] = False
+
     @abc.abstractmethod
     def _apply(self, moments: Moments) -> Moments:
         """The moments of the outputs, from those of the inputs."""
@@ -33,6 +37,17 @@ class Layer(Module):
     def _pixels(self, pixels: Pixels) -> Pixels:
         """The pixels of the outputs; a ValueError where the layer cannot have such inputs."""
         return pixels
+
+    def _inside(self) -> tuple["Layer", ...]:
+        """The layers inside of this one."""
+        return ()
+
+    def _num_values(self) -> int:
+        """How many values there are at a time for each input alone."""
+        return 1
+
+    def _check_derivative(self) -> None:
+        """Refuses a layer without the derivatives that a tangent kernel needs."""
 
 
 def _linear(
@@ -63,6 +78,7 @@ class _Weighted(Layer):
 
     weight_std: eqx.AbstractVar[Array]
     bias_std: eqx.AbstractVar[Array | None]
+    _has_weights: ClassVar[bool] = True
 
     def __check_init__(self):
         for name in ("weight_std", "bias_std"):
@@ -190,6 +206,8 @@ class Flatten(Layer):
 class GlobalAveragePool(Layer):
     """K -> mean_ij K_ij over all pairs of pixels: the mean of each channel over the image (Novak et al., 2019)."""
 
+    _pools: ClassVar[bool] = True
+
     def _apply(self, moments):
         if moments.rows is not None and moments.rows.pixel_axes == 2:  # made without all pairs: not needed from here on
             moments = dataclasses.replace(moments, rows=None, columns=None)
@@ -216,11 +234,14 @@ class Residual(Layer):
         self.layers = checked_layers("Residual", layers)
 
     def __check_init__(self):
-        if not any(isinstance(layer, _Weighted) for layer in self.layers):
+        if not any(layer._has_weights for layer in self.layers):
             raise ValueError(
                 "Residual: layers expects a Dense or a Conv among them (not only inside of another Residual): "
                 "without weights the branch is correlated with its input"
             )
+
+    def _inside(self):
+        return self.layers
 
     def _apply(self, moments):
         return self._add(moments, through(self.layers, moments))
@@ -289,5 +310,4 @@ def every_layer(layers: Sequence[Layer]) -> Iterator[Layer]:
     """The layers, and those inside of them."""
     for layer in layers:
         yield layer
-        if isinstance(layer, Residual):
-            yield from every_layer(layer.layers)
+        yield from every_layer(layer._inside())
