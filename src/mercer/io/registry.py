@@ -58,6 +58,7 @@ _PURE = {
 
 # Fields that files from before they were added do not have, and what they are then, given the other fields.
 _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
+    "mercer.Sparse": {"gradients": lambda values: "reduced"},
     "mercer.objectives.Batch": {"index": lambda values: jnp.arange(len(values["Y"]), dtype=jnp.int32)},
     "mercer.objectives.SummedBatch": {"index": lambda values: jnp.arange(1, dtype=jnp.int32)},
     "mercer.training.Fit": {"objective": lambda values: None},
