@@ -72,7 +72,7 @@ def _sized(A: Array, name: str) -> str:
     return f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
 
 
-def first_jitter(A: Float[Array, "M M"]) -> float:
+def _first_jitter(A: Float[Array, "M M"]) -> float:
     """The jitter that is tried first, relative to the mean of the diagonal.
 
     Rounding moves the eigenvalues of a matrix by up to M times that of a number, and in float32 this is more than the table's
@@ -89,7 +89,7 @@ def _factorise(always: bool, together: bool, A: Float[Array, "M M"]) -> tuple[Ar
 
 
 def _attempts(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
-    first, last = first_jitter(A), JITTER[A.dtype][1]
+    first, last = _first_jitter(A), JITTER[A.dtype][1]
     identity = jnp.eye(A.shape[-1], dtype=A.dtype)
     scale = jnp.mean(jnp.diagonal(A))
 
