@@ -173,7 +173,7 @@ def _of_Kuu(W: Float[Array, "M M"], S: Float[Array, "M M"]) -> Float[Array, "M M
     """dKuu = -sym(W^T Phi(S) W).
 
     In full precision always: W is large where Kuu is near singular, and in the derivative by the inducing inputs most of this
-    cancels against that of Kuf. Rounded, it is off by as much as that derivative (measured).
+    cancels against that of Kuf. Rounded, it is off by as much as that derivative (emulated).
     """
     SW = triangular_matmul(lower_half(S), W, left="lower", right="lower", out="lower")
     dKuu = triangular_matmul(W.T, SW, left="upper", right="lower")
