@@ -47,8 +47,8 @@ class Sparse(Process):
     `gradients` is the precision of derivatives in float32 on GPUs with TensorFloat-32 units. It does not change values, nor
     anything elsewhere. "reduced", the default, rounds the factors of their largest products to 10 bits after the leading one: a
     step takes three quarters of the time, and the error in a gradient, a few per cent where Kuu is near singular, is far below
-    the change from one minibatch to the next (emulated, M = 1000 and 1,024 rows: 6 % to 140 %). Training ends at the same likelihood.
-    Without minibatches, with an optimiser that takes gradients at their word such as L-BFGS, choose "full".
+    the change from one minibatch to the next (emulated, M = 1000 and 1,024 rows: 6 % to 140 %). Training ends at
+    the same likelihood. Without minibatches, with an optimiser that takes gradients at their word such as L-BFGS, choose "full".
     """
 
     prior: GP
