@@ -12,7 +12,7 @@ from mercer.linalg import quiet_blas  # noqa: E402
 from mercer.training.run import Run as Training  # noqa: E402
 from workers.common import Run, multioutput_problem, problem, serve  # noqa: E402
 
-MOST_STEPS = {500: 50, 200: 150, 100: 1500, 2000: 200}  # by M: a little more than a repeat takes
+EVERY = 100  # steps in a chunk, as `fit` takes them by default
 
 
 def model_of(p: dict) -> mc.Model:
@@ -46,13 +46,14 @@ def steps_of(model: mc.Model, p: dict) -> Run:
     objective, data = mc.objectives.ELBO(), (p["X"], p["y"])
     B = p["X_batches"].shape[1]
     value = objective(model, mc.objectives.Batch(p["X_batches"][0], p["y_batches"][0], p["N"]))
-    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=MOST_STEPS.get(p["M"], 500))
+    training = Training(model, objective, data, optax.adam(0.01), batch_size=B, every=EVERY)
     state = training.start()
 
     def run(k):
         nonlocal state
         with quiet_blas():
-            state, _ = training.chunk(state, k)
+            for done in range(0, k, EVERY):
+                state, _ = training.chunk(state, min(EVERY, k - done))
 
     return Run(run, -value * p["N"], "the compiled loop of fit")
 

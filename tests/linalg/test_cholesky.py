@@ -128,3 +128,10 @@ def test_float32_stays_float32():
     assert {factor.dtype, jitter.dtype, inverse_factor(A).dtype, inverse_root(A).dtype} == {np.dtype("float32")}
     np.testing.assert_allclose(jitter, JITTER[A.dtype][0] * np.mean(np.diagonal(A)), rtol=1e-6)
     np.testing.assert_allclose(factor @ factor.T, A, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "dtype, size, expected", [("float32", 500, 1e-5), ("float32", 2000, 3e-5), ("float64", 2000, FIRST)]
+)
+def test_the_first_jitter_is_above_the_rounding_of_large_matrices(dtype, size, expected):
+    np.testing.assert_allclose(safe_cholesky(jnp.eye(size, dtype=dtype)).jitter, expected, rtol=0.01)

@@ -180,3 +180,11 @@ def test_close_inducing_points_lose_nothing_but_jitter():
     with_twins = q.predict(X_NEW)
     np.testing.assert_allclose(with_twins.cov, KERNEL.variance, rtol=0, atol=1e-6)
     np.testing.assert_allclose(with_twins.mean, X_NEW @ WEIGHTS[:, :1] + 0.5, rtol=0, atol=1e-9)
+
+
+def test_the_precision_of_gradients_is_kept():
+    process = mc.Sparse(prior(2), POINTS, 1, gradients="full")
+    assert process.with_whitened(process.q_mu, process.q_sqrt).gradients == "full"
+    assert mc.Sparse(prior(2), POINTS).gradients == "reduced"
+    with pytest.raises(ValueError, match="gradients expects one of"):
+        mc.Sparse(prior(2), POINTS, gradients="half")

@@ -60,7 +60,7 @@ _PURE = {
 _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
     "mercer.objectives.Batch": {"index": lambda values: jnp.arange(len(values["Y"]), dtype=jnp.int32)},
     "mercer.objectives.SummedBatch": {"index": lambda values: jnp.arange(1, dtype=jnp.int32)},
-    "mercer.Sparse": {"joint": lambda values: False},
+    "mercer.Sparse": {"gradients": lambda values: "reduced", "joint": lambda values: False},
     "mercer.training.Fit": {"objective": lambda values: None},
     "mercer.training.NaturalGradient": {"where": lambda values: None},
 }

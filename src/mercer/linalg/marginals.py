@@ -13,6 +13,10 @@ cotangents gm, gv the derivative needs one product of Kuf with itself, the rest 
 P Kuf and G have two forms each. By way of P = W^T A W and of Kuf gv Kuf^T they take one M^2 B product, but lose a factor of
 1 / jitter in precision when Kuu is near singular; by way of C = W Kuf they are accurate to rounding and take more. The
 second way serves float32 always, and float64 when the norm of W says that the loss would show.
+
+In float32 the reduction is C^T C - T^T T with T = L^T C. What T stands for, the variance that q(u) leaves, is a sum of squares
+and mostly small, and so is what rounding T does to it: T is in reduced precision, and the error of the variance remains that
+of C (measured; the same rounding of A C makes variances negative).
 """
 
 import functools
@@ -23,38 +27,48 @@ from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, lower_half
 from mercer.linalg.operators import PSD, Dense
-from mercer.linalg.products import for_each_entry, map_columns, matmul, triangular_matmul, weighted_gram
+from mercer.linalg.products import Precision, for_each_entry, map_columns, matmul, triangular_matmul, weighted_gram
 
 # The relative error that the quick form may have in the reduction of variance.
 _TOLERANCE = 1e-9
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def whitened_marginals(
-    Kuu: Float[Array, "M M"], Kuf: Float[Array, "M B"], m: Float[Array, " M"], L: Float[Array, "M M"]
+    Kuu: Float[Array, "M M"],
+    Kuf: Float[Array, "M B"],
+    m: Float[Array, " M"],
+    L: Float[Array, "M M"],
+    gradients: Precision = "full",
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """The mean [B], and by how much the variance is below the prior's [B], of a whitened q(u) = N(m, L L^T)."""
-    return _forward(Kuu, Kuf, m, L)[0]
+    """The mean [B], and by how much the variance is below the prior's [B], of a whitened q(u) = N(m, L L^T).
+
+    `gradients` is the precision of the large products of the derivative.
+    """
+    return _forward(Kuu, Kuf, m, L, gradients)[0]
 
 
-def _forward(Kuu, Kuf, m, L):
+def _forward(Kuu, Kuf, m, L, gradients):
     W = inverse_factor(Kuu)
-    # A = I - L L^T
-    A = jnp.eye(len(m), dtype=L.dtype) - _outer(L)
-    a = matmul(m, W)
     if Kuf.dtype == jnp.float32:
-        C, AC, reduction = map_columns(functools.partial(_whitened, W, A), Kuf)
-        return (matmul(m, C), reduction), (C, AC, W, A, L, m, a, None)
+        C, T, reduction = map_columns(functools.partial(_whitened, W, L), Kuf)
+        return (matmul(m, C), reduction), (C, T, W, L, m, None)
+    A, a = _complement(L), matmul(m, W)
     quick = jnp.finfo(Kuf.dtype).eps * jnp.mean(jnp.diagonal(Kuu)) * jnp.max(jnp.sum(W**2, axis=1)) < _TOLERANCE
     PKuf, reduction = jax.lax.cond(quick, _quick_reduction, _careful_reduction, Kuf, W, A)
-    return (matmul(a, Kuf), reduction), (Kuf, PKuf, W, A, L, m, a, quick)
+    return (matmul(a, Kuf), reduction), (Kuf, PKuf, W, L, m, (A, a, quick))
 
 
-def _whitened(W, A, Kuf):
-    """C = W Kuf, A C, and the diagonal of C^T A C."""
+def _complement(L):
+    """A = I - L L^T."""
+    return jnp.eye(len(L), dtype=L.dtype) - triangular_matmul(L, L.T, left="lower", right="upper", out="symmetric")
+
+
+def _whitened(W, L, Kuf):
+    """C = W Kuf, T = L^T C, and the diagonal of C^T C - T^T T."""
     C = triangular_matmul(W, Kuf, left="lower")
-    AC = matmul(A, C)
-    return C, AC, jnp.sum(C * AC, axis=0)
+    T = triangular_matmul(L.T, C, left="upper", precision="reduced")
+    return C, T, jnp.sum(C**2 - T**2, axis=0)
 
 
 def _quick_reduction(Kuf, W, A):
@@ -86,39 +100,46 @@ def _careful_gram(Kuf, W, gv):
     return weighted_gram(Kuf, gv, lambda columns: matmul(W, columns))
 
 
-def _backward(residuals, cotangents):
-    (left, right, W, A, L, m, a, quick), (gm, gv) = residuals, cotangents
-    if quick is None:
-        C, AC = left, right
-        G, dm = weighted_gram(C, gv), matmul(C, gm)
-        dKuf = a[:, None] * gm + (2.0 * gv) * triangular_matmul(W.T, AC, left="upper")
+def _backward(gradients, residuals, cotangents):
+    product = functools.partial(triangular_matmul, precision=gradients)
+    (left, right, W, L, m, of_quick), (gm, gv) = residuals, cotangents
+    if of_quick is None:
+        C, T = left, right
+        G, dm = weighted_gram(C, gv, precision=gradients), matmul(C, gm)
+        AC = C - product(L, T, left="lower")
+        dKuf = product(W.T, m[:, None] * gm + (2.0 * gv) * AC, left="upper")
+        GL = product(G, L, right="lower")
+        AG = G - product(L, GL.T, left="lower", out="lower")
     else:
-        Kuf, PKuf = left, right
+        (Kuf, PKuf), (A, a, quick) = (left, right), of_quick
         G, dm = jax.lax.cond(quick, _quick_gram, _careful_gram, Kuf, W, gv), matmul(W, matmul(Kuf, gm))
         dKuf = a[:, None] * gm + (2.0 * gv) * PKuf
-    dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
-    return _of_Kuu(W, m[:, None] * dm + 2.0 * triangular_matmul(A, G, out="lower")), dKuf, dm, dL
+        GL, AG = product(G, L, right="lower", out="lower"), product(A, G, out="lower")
+    return _of_Kuu(W, m[:, None] * dm + 2.0 * AG), dKuf, dm, -2.0 * jnp.tril(GL)
 
 
 whitened_marginals.defvjp(_forward, _backward)
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def shared_marginals(
-    Kuu: Float[Array, "M M"], Kuf: Float[Array, "M B"], m: Float[Array, "M L"], L: Float[Array, "L M M"]
+    Kuu: Float[Array, "M M"],
+    Kuf: Float[Array, "M B"],
+    m: Float[Array, "M L"],
+    L: Float[Array, "L M M"],
+    gradients: Precision = "full",
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """The same for several whitened q(u) that share Kuu and Kuf.
 
     By way of C = W Kuf, which they share, too: the products with the batch that are done for each are A_l C forward and
     C gv_l C^T backward.
     """
-    return _shared_forward(Kuu, Kuf, m, L)[0]
+    return _shared_forward(Kuu, Kuf, m, L, gradients)[0]
 
 
-def _shared_forward(Kuu, Kuf, m, L):
+def _shared_forward(Kuu, Kuf, m, L, gradients):
     W = inverse_factor(Kuu)
-    identity = jnp.eye(len(m), dtype=L.dtype)
-    A = for_each_entry(lambda root: identity - _outer(root), L)
+    A = for_each_entry(_complement, L)
 
     def of_columns(columns):
         C = triangular_matmul(W, columns, left="lower")
@@ -129,45 +150,49 @@ def _shared_forward(Kuu, Kuf, m, L):
     return (matmul(C.T, m), reduction.T), (C, AC, W, A, L, m)
 
 
-def _shared_backward(residuals, cotangents):
+def _shared_backward(gradients, residuals, cotangents):
+    product = functools.partial(triangular_matmul, precision=gradients)
     (C, AC, W, A, L, m), (gm, gv) = residuals, cotangents
     dm = matmul(C, gm)
 
     def of_one(A, L, weights):
-        G = weighted_gram(C, weights)
-        dL = -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower"))
-        return dL, triangular_matmul(A, G, out="lower")
+        G = weighted_gram(C, weights, precision=gradients)
+        dL = -2.0 * jnp.tril(product(G, L, right="lower", out="lower"))
+        return dL, product(A, G, out="lower")
 
     dL, AG = for_each_entry(of_one, A, L, gv.T)
     dC = matmul(m, gm.T) + 2.0 * jnp.sum(gv.T[:, None] * AC.reshape(*A.shape[:2], -1), axis=0)
-    dKuf = triangular_matmul(W.T, dC, left="upper")
+    dKuf = product(W.T, dC, left="upper")
     return _of_Kuu(W, matmul(m, dm.T) + 2.0 * jnp.sum(AG, axis=0)), dKuf, dm, dL
 
 
 shared_marginals.defvjp(_shared_forward, _shared_backward)
 
 
-def _outer(L: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L L^T."""
-    return triangular_matmul(L, L.T, left="lower", right="upper", out="symmetric")
-
-
 def _of_Kuu(W: Float[Array, "M M"], S: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """dKuu = -sym(W^T Phi(S) W)."""
+    """dKuu = -sym(W^T Phi(S) W).
+
+    In full precision always: W is large where Kuu is near singular, and in the derivative by the inducing inputs most of this
+    cancels against that of Kuf. Rounded, it is off by as much as that derivative (emulated).
+    """
     SW = triangular_matmul(lower_half(S), W, left="lower", right="lower", out="lower")
     dKuu = triangular_matmul(W.T, SW, left="upper", right="lower")
     return -0.5 * (dKuu + dKuu.T)
 
 
 def marginals(
-    Kuu: PSD, Kuf: Float[Array, "M B"], q_mu: Float[Array, "M L"], q_root: Float[Array, "L M M"]
+    Kuu: PSD,
+    Kuf: Float[Array, "M B"],
+    q_mu: Float[Array, "M L"],
+    q_root: Float[Array, "L M M"],
+    gradients: Precision = "full",
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """Mean and reduction of variance, [B, L] each, for L whitened q(u) that share Kuu and Kuf."""
     if isinstance(Kuu, Dense) and len(q_root) == 1:
-        mean, reduction = whitened_marginals(Kuu.matrix, Kuf, q_mu[:, 0], q_root[0])
+        mean, reduction = whitened_marginals(Kuu.matrix, Kuf, q_mu[:, 0], q_root[0], gradients)
         return mean[:, None], reduction[:, None]
     if isinstance(Kuu, Dense):
-        return shared_marginals(Kuu.matrix, Kuf, q_mu, q_root)
+        return shared_marginals(Kuu.matrix, Kuf, q_mu, q_root, gradients)
     C = Kuu.whiten(Kuf)
     projected = matmul(q_root.mT, C)
     return matmul(C.T, q_mu), jnp.sum(C**2, axis=0)[:, None] - jnp.sum(projected**2, axis=1).T

@@ -10,7 +10,7 @@ N(0, I), which suits optimisers, and changes of the kernel carry the posterior a
 How outputs come from groups of variables is in `mercer.processes.structure`.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -34,7 +34,7 @@ from mercer.linalg import (
     safe_cholesky,
 )
 from mercer.linalg.cholesky import raise_if_failed
-from mercer.linalg.products import map_rows
+from mercer.linalg.products import Precision, map_rows
 from mercer.parameters import cast, constant, lower_triangular, param, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
@@ -52,6 +52,12 @@ class Sparse(Process):
     neighbouring variables along the diagonal, q_sqrt [L, B, M/B, M/B]; or "diagonal", which is M blocks of size 1. With "joint"
     the variables of all L groups covary, q_mu [L M, 1] and q_sqrt [1, L M, L M]: between groups that a likelihood couples, where
     an output is not observed for long, q(u) without these covariances is too certain. q(u) begins at the prior.
+
+    `gradients` is the precision of derivatives in float32 on GPUs with TensorFloat-32 units. It does not change values, nor
+    anything elsewhere. "reduced", the default, rounds the factors of their largest products to 10 bits after the leading one: a
+    step takes three quarters of the time, and the error in a gradient, a few per cent where Kuu is near singular, is far below
+    the change from one minibatch to the next (emulated, M = 1000 and 1,024 rows: 6 % to 140 %). Training ends at
+    the same likelihood. Without minibatches, with an optimiser that takes gradients at their word such as L-BFGS, choose "full".
     """
 
     prior: GP
@@ -60,6 +66,7 @@ class Sparse(Process):
     q_sqrt: Array = param(lower_triangular)
     whiten: bool = eqx.field(static=True)
     joint: bool = eqx.field(static=True)  # whether q(u) has covariances between groups
+    gradients: Precision = eqx.field(static=True)
 
     def __init__(
         self,
@@ -71,11 +78,15 @@ class Sparse(Process):
         num_blocks: int | None = None,
         q_mu: Float[Array, "M L"] | None = None,
         q_sqrt: Array | None = None,
+        gradients: Precision = "reduced",
     ):
         if not isinstance(prior, GP) or not isinstance(inducing, InducingVariables):
             kinds = f"{type(prior).__name__} and {type(inducing).__name__}"
             raise ValueError(f"Sparse expects a mercer.GP and inducing variables, got {kinds}")
-        self.prior, self.inducing, self.whiten, self.joint = prior, inducing, whiten, covariance == "joint"
+        if gradients not in get_args(Precision):
+            raise ValueError(f"gradients expects one of {get_args(Precision)}, got {gradients!r}")
+        self.prior, self.inducing, self.whiten, self.gradients = prior, inducing, whiten, gradients
+        self.joint = covariance == "joint"
         _check_num_outputs(num_outputs, self.structure)
         dtype = jnp.result_type(float, *(leaf for leaf in jax.tree.leaves(inducing) if eqx.is_inexact_array(leaf)))
         M, L = self.structure.num_variables, self.structure.num_groups or num_outputs or 1
@@ -150,7 +161,9 @@ class Sparse(Process):
 
     def _with(self, prior: GP, q_mu: Array, q_sqrt: Array) -> "Sparse":
         covariance: Any = "joint" if self.joint else "full"
-        return Sparse(prior, self.inducing, None, self.whiten, covariance, q_mu=q_mu, q_sqrt=q_sqrt)
+        return Sparse(
+            prior, self.inducing, None, self.whiten, covariance, q_mu=q_mu, q_sqrt=q_sqrt, gradients=self.gradients
+        )
 
     def root(self) -> Float[Array, "L M M"]:
         """The root of the covariance of q(u) as one matrix, however it is stored."""
@@ -212,7 +225,7 @@ class Sparse(Process):
             operator, cross = Kuu(*pair), cross_covariance(*pair, X)
             q_mu, root = self._whitened(operator, q_mu.T, root)
             if not joint:
-                mean, reduction = marginals(operator, cross, q_mu, root)
+                mean, reduction = marginals(operator, cross, q_mu, root, self.gradients)
                 return mean.T, prior_variance(pair[1], X) - reduction.T
             # C = R^-1 Kuf; cov = k - C^T C + (L^T C)^T (L^T C)
             C = operator.whiten(cross)
@@ -227,7 +240,7 @@ class Sparse(Process):
             operator, columns = Kuu(*pair), cross.reshape(cross.shape[0], -1)
             q_mu, root = self._whitened(operator, q_mu[:, None], root[None])
             if covariance == "diag":
-                mean, reduction = marginals(operator, columns, q_mu, root)
+                mean, reduction = marginals(operator, columns, q_mu, root, self.gradients)
                 return mean.reshape(cross.shape[1:]), reduction.reshape(cross.shape[1:])
             C = operator.whiten(columns)
             projected = matmul(root[0].T, C)

@@ -4,6 +4,8 @@ The rows are an endless row of shuffled passes over the data, cut into batches. 
 its number alone, so that an interrupted run goes on with the batches that it would have seen.
 """
 
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import numpy as np
 
 
@@ -13,25 +15,31 @@ def row_dtype(num_data: int) -> np.dtype:
 
 
 class Minibatches:
-    """Batches of `size` rows out of `num_data`, each pass over the data in a new order."""
+    """Batches of `size` rows out of `num_data`, each pass over the data in a new order.
+
+    The orders that the next call will ask for are made on a thread, while the device works.
+    """
 
     def __init__(self, num_data: int, size: int, seed: tuple[int, ...]):
         self.num_data, self.size, self.seed = num_data, size, seed
-        self._passes: dict[int, np.ndarray] = {}
+        self._orders: dict[int, Future[np.ndarray]] = {}
+        self._thread = ThreadPoolExecutor(1)
 
     def _order(self, number: int) -> np.ndarray:
         """The order of the rows in one pass."""
-        if number not in self._passes:
-            random = np.random.Generator(np.random.Philox(np.random.SeedSequence((*self.seed, number))))
-            self._passes[number] = random.permutation(self.num_data).astype(row_dtype(self.num_data))
-            for old in [n for n in self._passes if n < number - 1]:
-                del self._passes[old]
-        return self._passes[number]
+        random = np.random.Generator(np.random.Philox(np.random.SeedSequence((*self.seed, number))))
+        return random.permutation(self.num_data).astype(row_dtype(self.num_data))
 
     def indices(self, first_step: int, num_steps: int) -> np.ndarray:
         """The rows of some consecutive steps, [num_steps, size]."""
         start, stop = first_step * self.size, (first_step + num_steps) * self.size
-        passes = range(start // self.num_data, (stop - 1) // self.num_data + 1)
-        rows = np.concatenate([self._order(number) for number in passes])
-        offset = passes[0] * self.num_data
+        first, last = start // self.num_data, (stop - 1) // self.num_data
+        last_ahead = (2 * stop - start - 1) // self.num_data
+        known = self._orders
+        self._orders = {
+            number: known.get(number) or self._thread.submit(self._order, number)
+            for number in range(first, last_ahead + 1)
+        }
+        rows = np.concatenate([self._orders[number].result() for number in range(first, last + 1)])
+        offset = first * self.num_data
         return rows[start - offset : stop - offset].reshape(num_steps, self.size)

@@ -9,7 +9,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -59,8 +58,7 @@ class Run:
         _check_arguments(objective, optimiser, every, restarts, self.feed.batch_size is not None)
         self.model_before = model = align(model, self.feed.example.dtype)
         self.movable = movable(model, objective, frozen, optimiser)
-        dtype, key_starts = self.feed.example.dtype, jax.random.fold_in(key, 1)
-        models, free = starts(model, objective, dtype, restarts, perturb, key_starts)
+        models, free = starts(model, objective, self.feed.example.dtype, restarts, perturb, key)
         self.params, self.fixed = eqx.partition(free, self.movable)
         self.held = eqx.filter(models, self.movable.model, inverse=True)
         if not jax.tree.leaves(self.params.model):
@@ -115,7 +113,7 @@ class Run:
             while len(history) < steps and not ended:
                 count = min(self.every - len(history) % self.every, steps - len(history))
                 start, (state, losses) = state, self.chunk(state, count)
-                finite = np.isfinite(losses[-1]).any() and bool(finite_starts(state.params, self.restarts).any())
+                finite = np.isfinite(losses[-1]).any() and np.asarray(finite_starts(state.params, self.restarts)).any()
                 if len(losses) < count or not finite:
                     good = int(np.sum(np.isfinite(losses).reshape(len(losses), -1).any(axis=1)))
                     history = np.concatenate([history, losses[:good]])
@@ -189,7 +187,7 @@ def _searches_lines(optimiser) -> bool:
         return False
     optimiser = optax.with_extra_args_support(optimiser)
     try:
-        optimiser.update(jnp.zeros(1), optimiser.init(jnp.zeros(1)), jnp.zeros(1))
+        jax.eval_shape(lambda x: optimiser.update(x, optimiser.init(x), x), np.zeros(1))
     except TypeError:
         return True
     return False

@@ -24,7 +24,7 @@ def starts(model: Any, objective: Objective, dtype: Any, restarts: int, perturb:
     if restarts == 1:
         return model, Params(_unconstrain(model), own)
     perturb = _perturb if perturb is None else perturb
-    models = _stacked([model] + [perturb(model, k) for k in jax.random.split(key, restarts - 1)])
+    models = _stacked([model] + [perturb(model, k) for k in jax.random.split(jax.random.fold_in(key, 1), restarts - 1)])
     return models, Params(_unconstrain(models), _stacked([own] * restarts))
 
 

@@ -6,6 +6,7 @@ parameters, with the objective's own state for the next step beside it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -87,6 +88,7 @@ class NaturalStepper:
         return self._with_q(others, tuple(moved)), state, value, beside
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def finite_starts(params: Params, restarts: int) -> Array:
     """Which of the starts have only finite parameters, [restarts]."""
     leaves = [jnp.isfinite(leaf).reshape(restarts, -1).all(axis=1) for leaf in jax.tree.leaves(params)]
