@@ -9,6 +9,38 @@ import equinox as eqx
 import jax
 import pytest
 from hypothesis import settings
+from jaxtyping import config, install_import_hook
+
+# Every type and shape that a signature of the library names is checked, at every call.
+install_import_hook("mercer", "checked_types.checked")
+_raises = pytest.raises
+
+
+@contextlib.contextmanager
+def _unchecked_signatures():
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", before)
+
+
+@contextlib.contextmanager
+def _refused_by_the_library(*args, **kwargs):
+    """`pytest.raises`, with signatures that are not checked: a wrong argument is to meet the library's own error."""
+    with _raises(*args, **kwargs) as caught, _unchecked_signatures():
+        yield caught
+
+
+pytest.raises = _refused_by_the_library
+
+
+@pytest.fixture
+def unchecked_signatures():
+    with _unchecked_signatures():
+        yield
+
 
 jax.config.update("jax_enable_x64", True)
 # Most of the time goes into compiling functions that run once: XLA should not try hard.

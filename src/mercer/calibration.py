@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 from scipy import optimize
 
 from mercer import validation
@@ -25,13 +25,14 @@ from mercer.linalg import quiet_blas
 from mercer.model import Model, check_latents
 from mercer.parameters import Module, cast, constant, param, real
 from mercer.processes import GP, Process, Tempered
+from mercer.validation import AnyArray
 
 __all__ = ["temper", "conformal", "Conformal", "ScaledVariance"]
 
 _LARGEST = 12.0  # of |log factor|
 
 
-def _held_out(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
+def _held_out(model: Any, X: AnyArray, Y: AnyArray) -> tuple[Array, Array]:
     if not isinstance(model, Model):
         raise ValueError(f"model expects a mercer.Model, got {type(model).__name__}")
     if len(X) == 0:
@@ -46,7 +47,7 @@ def _held_out(model: Any, X: Array, Y: Array) -> tuple[Array, Array]:
     return X, Y
 
 
-def temper(model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Model:
+def temper(model: Model, X: Float[AnyArray, "N D"], Y: Real[AnyArray, "N P"]) -> Model:
     """The model with its uncertainty scaled so that held-out data (X, Y) are as likely as they can be.
 
     With a Gaussian likelihood, y ~ N(m, factor (v + noise)) with a factor for each output (5.10), the mean of the squared
@@ -119,14 +120,14 @@ class Conformal(Module):
     model: Model = constant()
     half_width: Float[Array, " P"] = constant()
 
-    def intervals(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
+    def intervals(self, X: Float[AnyArray, "N D"]) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
         """The lower and the upper ends of the intervals for observations at X."""
         mean, variance = self.model.predict(X)
         half = self.half_width.astype(mean.dtype) * jnp.sqrt(variance)
         return mean - half, mean + half
 
 
-def conformal(model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"], level: float = 0.9) -> Conformal:
+def conformal(model: Model, X: Float[AnyArray, "N D"], Y: Real[AnyArray, "N P"], level: float = 0.9) -> Conformal:
     """Intervals that hold a new observation with probability `level` or more, by held-out data (X, Y).
 
     With n scores |y - m| / s, the half width is the ceil((n + 1) level)-th smallest. The coverage is at least the level,

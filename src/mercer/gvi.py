@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from mercer import calibration, training
 from mercer.divergences import Divergence, Projected, Renyi
@@ -38,10 +38,11 @@ from mercer.objectives import GVI
 from mercer.objectives.base import as_batch
 from mercer.objectives.risks import ExpectedNegativeLogLikelihood, Risk
 from mercer.processes import GP, Conditioned, Process
+from mercer.validation import AnyArray
 
 __all__ = ["VARIATIONAL_KERNELS", "Learned", "learn"]
 
-Start = Callable[[Kernel, Array, Array, Array], Kernel]
+Start = Callable[[Kernel, AnyArray, AnyArray, AnyArray], Kernel]
 
 _BASE = 0.1  # of the prior's variance: where the free kernel of a KernelisedSVGP starts
 
@@ -65,8 +66,8 @@ class Learned(NamedTuple):
 
 
 def learn(
-    X: Float[Array, "N D"],
-    Y: Float[Array, "N P"],
+    X: Float[AnyArray, "N D"],
+    Y: Real[AnyArray, "N P"],
     kernel: Kernel,
     mean: Mean,
     *,
@@ -77,7 +78,7 @@ def learn(
     divergence: Divergence | None = None,
     weight: float = 1.0,
     regulariser: Literal["prior", "posterior"] = "prior",
-    validation: tuple[Array, Array] | float = 0.1,
+    validation: tuple[AnyArray, AnyArray] | float = 0.1,
     noise: float = 0.1,
     rounds: int = 10,
     steps: int = 2000,
@@ -163,11 +164,13 @@ def _split(X, Y, held_out, key):
     return (X[order[num:]], Y[order[num:]]), (X[order[:num]], Y[order[:num]])
 
 
-def _targets(X: Array, Y: Array, kernel: Kernel, likelihood: Likelihood | None) -> tuple[Float[Array, "N L"], float]:
+def _targets(
+    X: AnyArray, Y: AnyArray, kernel: Kernel, likelihood: Likelihood | None
+) -> tuple[Float[Array, "N L"], float]:
     """What the prior is learned on, and the scale of its variance: Y; for classes, their indicators in the kernel's units."""
     classes = getattr(likelihood, "classes", None)
     if classes is None:
-        return Y, 1.0
+        return jnp.asarray(Y), 1.0
     indicators = (jnp.arange(classes) == Y).astype(Y.dtype)
     indicators = indicators - jnp.mean(indicators, axis=0)
     variance = float(jnp.mean(kernel.diag(X)))

@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from mercer import validation
 from mercer.inducing.functionals import is_array
@@ -13,6 +13,7 @@ from mercer.likelihoods.of_predictions import log_predictive, observations
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, cast
 from mercer.processes import Gaussian, Mixture, Process
+from mercer.validation import AnyArray
 
 
 class Model(Module):
@@ -35,7 +36,7 @@ class Model(Module):
         latent = self.posterior.predict(X, self.likelihood.layout, key=key)
         return _at(_predict, self.likelihood, latent, X)
 
-    def log_density(self, X: Any, Y: Float[Array, "N P"], *, key: PRNGKeyArray | None = None) -> Float[Array, " N"]:
+    def log_density(self, X: Any, Y: Real[AnyArray, "N P"], *, key: PRNGKeyArray | None = None) -> Float[Array, " N"]:
         """The log density that the model gives to each row of Y, summed over the outputs that are not NaN."""
         latent = self.posterior.predict(X, self.likelihood.layout, key=key)
         Y = validation.outputs(Y, len(latent.mean), discrete=self.likelihood.discrete)

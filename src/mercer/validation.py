@@ -1,6 +1,6 @@
 """Checks of what users pass in: each raises a ValueError that names the argument, what came and what was expected."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,9 @@ import numpy as np
 from jaxtyping import Array
 
 from mercer.parameters import is_concrete
+
+AnyArray = jax.Array | np.ndarray  # what users pass for an array; what they get is JAX's
+OneOrMany = AnyArray | np.generic | float | Sequence[Any]  # one number or many, as `numpy.asarray` takes them
 
 
 def inputs(X: Any, name: str = "X") -> Array:

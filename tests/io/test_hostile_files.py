@@ -417,7 +417,7 @@ def test_files_of_other_kinds(tmp_path, monkeypatch, refused, good):
     assert not os.path.exists("executed")
 
 
-def test_no_code_runs_and_nothing_is_imported(good, refused):
+def test_no_code_runs_and_nothing_is_imported(good, refused, unchecked_signatures):  # whose checks are code
     """Python's own events: no import, no code compiled, no process, no file but that one."""
     contents = [
         forged({"class": "antigravity.Module", "fields": {}}),

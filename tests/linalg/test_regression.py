@@ -1,5 +1,6 @@
 """Linear regression on features against dense Gaussian algebra."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +15,7 @@ MEAN = COVARIANCE @ C @ (R / NOISE)
 
 
 def regression(num_groups=1):
-    return Regression.of((C / NOISE @ C.T)[None], (C @ (R / NOISE))[None], num_groups)
+    return Regression.of(jnp.asarray(C / NOISE @ C.T)[None], jnp.asarray(C @ (R / NOISE))[None], num_groups)
 
 
 def test_the_posterior():
@@ -45,5 +46,6 @@ def test_leaving_out_a_row(row):
     precision = np.eye(5) + C[:, rest] / NOISE[rest] @ C[:, rest].T
     mean = C[:, row] @ np.linalg.solve(precision, C[:, rest] @ (R / NOISE)[rest])
     variance = C[:, row] @ np.linalg.solve(precision, C[:, row])
-    found = left_out(C.T @ MEAN, np.einsum("mn,mk,kn->n", C, COVARIANCE, C), R, 1.0 / NOISE)
+    given = C.T @ MEAN, np.einsum("mn,mk,kn->n", C, COVARIANCE, C), R, 1.0 / NOISE
+    found = left_out(*map(jnp.asarray, given))
     np.testing.assert_allclose([array[row] for array in found], [mean, variance], rtol=1e-12)

@@ -138,7 +138,7 @@ def _waves(inducing: FourierFeatures, term: _Term, key: Any, num: int) -> _Waves
 
 def of_waves(
     inducing: FourierFeatures, d: int, kernel: Kernel, w: Float[Array, " J"], b: Float[Array, " J"]
-) -> Float[Array, "2*F+1 J"]:
+) -> Float[Array, "M J"]:
     """<phi_m, cos(w_j x + b_j)> of the functions of column d, by the same form as `_inner_products`.
 
     The integral, of products of waves, is a sum of integrals of waves.
@@ -203,7 +203,7 @@ def _inner_products(inducing: FourierFeatures, d: int, kernel: Kernel) -> Diagon
     return DiagonalPlusLowRank(entries, jnp.stack(columns, axis=1) / jnp.sqrt(kernel.variance))
 
 
-def _functions(inducing: FourierFeatures, d: int, x: Float[Array, " N"]) -> Float[Array, "2*F+1 N"]:
+def _functions(inducing: FourierFeatures, d: int, x: Float[Array, " N"]) -> Float[Array, "M N"]:
     """The constant, the cosines and the sines of column d."""
     angles = inducing.frequencies(d)[:, None] * (x - inducing.lower[d])
     return jnp.concatenate([jnp.ones((1, len(x)), angles.dtype), jnp.cos(angles), jnp.sin(angles)])

@@ -13,7 +13,7 @@ from mercer.kernels.base import Kernel
 from mercer.kernels.multioutput import MultioutputKernel
 from mercer.layouts import Layout, independent_outputs, mixed_outputs
 
-_dispatch = Dispatcher()
+_dispatch: Any = Dispatcher()
 
 
 def cross_covariance(inducing: InducingVariables, kernel: Any, X: Any) -> Array:

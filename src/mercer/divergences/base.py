@@ -20,6 +20,7 @@ from mercer.linalg import quiet_blas, safe_cholesky
 from mercer.parameters import Module, as_parameter, is_concrete
 from mercer.processes import Gaussian, Mixture, Process
 from mercer.processes.gaussian import average_of_pairs
+from mercer.validation import AnyArray
 
 Number = Float[Array, "..."] | float
 
@@ -59,7 +60,7 @@ class Divergence(Module):
         """The layout in which `between` compares predictions; None where it needs no predictions."""
         return "inputs" if q.joint_layout == p.joint_layout == "inputs" else "full"
 
-    def between(self, q: Process, p: Process, X: Float[Array, "N D"] | InducingVariables) -> Float[Array, ""]:
+    def between(self, q: Process, p: Process, X: Float[AnyArray, "N D"] | InducingVariables) -> Float[Array, ""]:
         """The divergence of two processes as they are seen at X: that of their predictions there."""
         if not isinstance(q, Process) or not isinstance(p, Process):
             raise ValueError(f"between expects two processes, got {type(q).__name__} and {type(p).__name__}")

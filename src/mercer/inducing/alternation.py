@@ -19,6 +19,7 @@ from mercer.kernels.base import Kernel
 from mercer.means.base import Mean
 from mercer.parameters import declarations, positive
 from mercer.priors import LogNormal, Prior
+from mercer.validation import AnyArray
 
 _SPREAD = 1.5  # of the logarithm of a parameter
 
@@ -36,8 +37,8 @@ class Alternation(NamedTuple):
 
 
 def alternate(
-    X: Float[Array, "N D"],
-    Y: Float[Array, "N P"],
+    X: Float[AnyArray, "N D"],
+    Y: Float[AnyArray, "N P"],
     kernel: Kernel,
     M: int,
     *,
@@ -77,7 +78,7 @@ def alternate(
     learned: Any = start
     if priors is None:
         priors = [
-            (_positive_parameter(i), LogNormal(jnp.log(value), _SPREAD))
+            (_positive_parameter(i), LogNormal(jnp.log(value), jnp.asarray(_SPREAD)))
             for i, value in enumerate(_positive_parameters(start))
         ]
     objective = MAP(MarginalLikelihood(), priors) if priors else MarginalLikelihood()

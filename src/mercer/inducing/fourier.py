@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from mercer.inducing.base import InducingVariables
 from mercer.parameters import as_parameter, constant, is_concrete
+from mercer.validation import OneOrMany
 
 
 class FourierFeatures(InducingVariables):
@@ -30,7 +31,7 @@ class FourierFeatures(InducingVariables):
     upper: Float[Array, " D"] = constant()
     num_frequencies: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, lower: ArrayLike, upper: ArrayLike, num_frequencies: int | Sequence[int]):
+    def __init__(self, lower: OneOrMany, upper: OneOrMany, num_frequencies: int | Sequence[int]):
         corners = [jnp.atleast_1d(as_parameter(corner)) for corner in (lower, upper)]
         counts = tuple(F.item() if isinstance(F, np.generic) else F for F in np.atleast_1d(num_frequencies))
         shapes = [corners[0].shape, corners[1].shape, (len(counts),)]

@@ -4,12 +4,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from mercer.inducing.multiscale import Multiscale
 from mercer.inducing.quadrature import uniform_rule
 from mercer.inducing.weighted import Weighted
 from mercer.parameters import as_parameter, constant, is_concrete
+from mercer.validation import OneOrMany
 
 
 class Integral(Weighted):
@@ -21,7 +22,7 @@ class Integral(Weighted):
     lower: Float[Array, "M D"] = constant()
     upper: Float[Array, "M D"] = constant()
 
-    def __init__(self, lower: ArrayLike, upper: ArrayLike):
+    def __init__(self, lower: OneOrMany, upper: OneOrMany):
         self.lower, self.upper = (_rows(corner) for corner in (lower, upper))
 
     def __check_init__(self):
@@ -38,9 +39,9 @@ class Integral(Weighted):
                 )
 
     @classmethod
-    def gaussian(cls, mean: ArrayLike, scale: ArrayLike) -> Multiscale:
+    def gaussian(cls, mean: OneOrMany, scale: OneOrMany) -> Multiscale:
         """Integrals under Gaussian weights N(x; mean_m, diag(scale_m^2)) in place of boxes."""
-        return Multiscale(_rows(mean), scale)
+        return Multiscale(_rows(mean), as_parameter(scale))
 
     @property
     def num(self):

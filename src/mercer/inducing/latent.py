@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from mercer import validation
 from mercer.inducing.base import InducingVariables
 from mercer.parameters import is_concrete, param, real
+from mercer.validation import AnyArray
 
 
 class LatentVariables(InducingVariables):
@@ -100,7 +101,7 @@ class OutputPoints(InducingVariables):
     Z: Float[Array, "M D"] = param(real)
     outputs: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, Z: Float[Array, "M D"], outputs: Sequence[int]):
+    def __init__(self, Z: Float[AnyArray, "M D"], outputs: Sequence[int]):
         self.Z, self.outputs = Z, tuple(int(p) for p in np.asarray(outputs))
 
     def __check_init__(self):

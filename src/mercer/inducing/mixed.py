@@ -20,7 +20,7 @@ class Mixed(InducingVariables):
             raise ValueError(f"Mixed: parts expects one or more inducing variables, got {self.parts!r}")
 
     @property
-    def pointwise(self):
+    def pointwise(self):  # type: ignore[override]
         return all(part.pointwise for part in self.parts)
 
     @property

@@ -9,6 +9,7 @@ from mercer import validation
 from mercer.inducing.base import InducingVariables
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.parameters import is_concrete, param, real
+from mercer.validation import AnyArray
 
 _CANDIDATES = 16  # places that are looked at, for each patch that is wanted
 
@@ -40,7 +41,7 @@ class Patches(InducingVariables):
 
 
 def random_patches(
-    key: PRNGKeyArray, X: Float[Array, "N D"], kernel: Convolutional | ImageToImage, num: int
+    key: PRNGKeyArray, X: Float[AnyArray, "N D"], kernel: Convolutional | ImageToImage, num: int
 ) -> Float[Array, "M E"]:
     """`num` different patches at random places of the images X, constant ones only if there are not enough others."""
     X = validation.inputs(X)

@@ -13,6 +13,7 @@ from mercer.kernels.base import Kernel
 from mercer.kernels.stationary import squared_distance
 from mercer.linalg import matmul, quiet_blas
 from mercer.parameters import cast
+from mercer.validation import AnyArray
 
 _SIZES = 8  # how many lengths of the factor have a product compiled for them
 _POINTS = 8192  # points whose distances to the centres are held at a time
@@ -25,7 +26,7 @@ def _checked(X, M: int) -> Array:
     return X
 
 
-def random_subset(key: PRNGKeyArray, X: Float[Array, "N D"], M: int) -> Float[Array, "M D"]:
+def random_subset(key: PRNGKeyArray, X: Float[AnyArray, "N D"], M: int) -> Float[Array, "M D"]:
     """M different rows of X, each set as likely as any other."""
     X = _checked(X, M)
     return X[jax.random.choice(key, len(X), (M,), replace=False)]
@@ -33,7 +34,7 @@ def random_subset(key: PRNGKeyArray, X: Float[Array, "N D"], M: int) -> Float[Ar
 
 def greedy_variance(
     key: PRNGKeyArray,
-    X: Float[Array, "N D"],
+    X: Float[AnyArray, "N D"],
     kernel: Kernel,
     M: int,
     *,
@@ -52,7 +53,9 @@ def greedy_variance(
     return validation.inputs(X)[greedy_indices(X, kernel, M, tolerance=tolerance)]
 
 
-def greedy_indices(X: Float[Array, "N D"], kernel: Kernel, M: int, *, tolerance: float = 0.0) -> Int[np.ndarray, " M"]:
+def greedy_indices(
+    X: Float[AnyArray, "N D"], kernel: Kernel, M: int, *, tolerance: float = 0.0
+) -> Int[np.ndarray, " M"]:
     """The row numbers of `greedy_variance`, in the order of choice."""
     X = _checked(X, M)
     if not 0.0 <= tolerance < 1.0:
@@ -63,7 +66,7 @@ def greedy_indices(X: Float[Array, "N D"], kernel: Kernel, M: int, *, tolerance:
 
 
 @eqx.filter_jit
-def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: Array) -> tuple[Array, Array]:
+def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: float) -> tuple[Array, Array]:
     """The pivots of a partial Cholesky factorisation of k(X, X): O(N M^2) in all, as only its diagonal is ever formed.
 
     With F [j, N] the factor so far, F^T F approximates k(X, X) and the diagonal of what is left is the conditional variance.
@@ -95,7 +98,7 @@ def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: Array) -> tup
     return count, chosen
 
 
-def kmeans(key: PRNGKeyArray, X: Float[Array, "N D"], M: int, *, iterations: int = 20) -> Float[Array, "M D"]:
+def kmeans(key: PRNGKeyArray, X: Float[AnyArray, "N D"], M: int, *, iterations: int = 20) -> Float[Array, "M D"]:
     """The centres of M clusters of the rows of X: k-means++ seeds (Arthur and Vassilvitskii, 2007), then Lloyd's iterations."""
     X = _checked(X, M)
     with quiet_blas():

@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
 from mercer.linalg.products import matmul
-from mercer.parameters import Module, cast, constant, param, positive
+from mercer.parameters import Module, as_parameter, cast, constant, param, positive
+from mercer.validation import AnyArray, OneOrMany
 
 Features = Callable[[Float[Array, "N D"]], Float[Array, "N F"]]
 
@@ -167,7 +168,7 @@ class Kernel(Module):
         self._check_features()
         return Draw(SumOfFeatures(self, key, num_features, num_outputs))
 
-    def __call__(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None = None) -> Float[Array, "N N2"]:
+    def __call__(self, X: Float[AnyArray, "N D"], X2: Float[AnyArray, "N2 D"] | None = None) -> Float[Array, "N N2"]:
         """The matrix of k(x, x'), [N, N2]; with X2 left out, [N, N]."""
         X = validation.inputs(X)
         if X2 is not None:
@@ -175,7 +176,7 @@ class Kernel(Module):
             validation.same_columns(X, X2)
         return cast(self, X.dtype)._matrix(X, X2)
 
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
+    def diag(self, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
         """The variances k(x, x), [N]."""
         X = validation.inputs(X)
         return cast(self, X.dtype)._diagonal(X)
@@ -209,11 +210,11 @@ class Kernel(Module):
         # sum([k1, k2]) begins with 0
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def __mul__(self, other: "Kernel | float") -> "Product | Scaled":
-        return Product([self, other]) if isinstance(other, Kernel) else Scaled(self, other)
+    def __mul__(self, other: "Kernel | OneOrMany") -> "Product | Scaled":
+        return Product([self, other]) if isinstance(other, Kernel) else Scaled(self, as_parameter(other))
 
-    def __rmul__(self, scale: float) -> "Scaled":
-        return Scaled(self, scale)
+    def __rmul__(self, scale: OneOrMany) -> "Scaled":
+        return Scaled(self, as_parameter(scale))
 
 
 def _flatten(kernels: Sequence[Kernel], kind: type) -> tuple[Kernel, ...]:

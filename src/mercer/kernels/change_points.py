@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from mercer.kernels.base import Kernel
 from mercer.parameters import cast, ordered, param, positive
+from mercer.validation import OneOrMany
 
 
 class ChangePoints(Kernel):
@@ -27,8 +28,8 @@ class ChangePoints(Kernel):
     def __init__(
         self,
         kernels: Sequence[Kernel],
-        locations: ArrayLike | Sequence[float],
-        steepness: ArrayLike | Sequence[float] = 1.0,
+        locations: OneOrMany,
+        steepness: OneOrMany = 1.0,
         dim: int = 0,
     ):
         self.kernels, self.locations, self.steepness, self.dim = tuple(kernels), locations, steepness, dim

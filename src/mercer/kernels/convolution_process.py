@@ -22,6 +22,7 @@ from mercer.kernels.multioutput import LatentKernel, SeparateIndependent
 from mercer.kernels.stationary import RBF
 from mercer.linalg.products import matmul
 from mercer.parameters import constant, param, positive, real
+from mercer.validation import AnyArray, OneOrMany
 
 
 class ConvolutionProcess(LatentKernel):
@@ -40,9 +41,9 @@ class ConvolutionProcess(LatentKernel):
     def __init__(
         self,
         kernels: Sequence[RBF],
-        W: Float[Array, "P L"],
-        widths: float | Array = 1.0,
-        delays: Array | None = None,
+        W: Float[AnyArray, "P L"] | Sequence[Sequence[float]],
+        widths: OneOrMany = 1.0,
+        delays: OneOrMany | None = None,
     ):
         self.kernels, self.W, self.widths = tuple(kernels), W, widths
         shape = np.shape(widths)
@@ -67,7 +68,7 @@ class ConvolutionProcess(LatentKernel):
                 )
 
     @property
-    def num_outputs(self):
+    def num_outputs(self):  # type: ignore[override]
         return self.W.shape[0]
 
     @property

@@ -24,6 +24,7 @@ from mercer.kernels.multioutput import MultioutputKernel
 from mercer.kernels.stationary import Stationary, squared_distance
 from mercer.linalg.products import block_edges, matmul, on_cpu
 from mercer.parameters import constant, param, real
+from mercer.validation import AnyArray
 
 # How many bytes the values of a block may take: on the CPU they stay in cache (measured), on a GPU they keep it busy.
 _BYTES_ON_CPU, _BYTES_ON_GPU = 2**22, 2**29
@@ -89,7 +90,7 @@ class Convolutional(_OnPatches, Kernel):
         image_shape: Sequence[int],
         patch_shape: Sequence[int],
         reduce: Literal["sum", "mean"] = "sum",
-        weights: Float[Array, " P"] | None = None,
+        weights: Float[AnyArray, " P"] | None = None,
     ):
         self.base, self.image_shape, self.patch_shape = _checked("Convolutional", base, image_shape, patch_shape)
         if reduce not in ("sum", "mean"):
@@ -168,7 +169,7 @@ class ImageToImage(_OnPatches, MultioutputKernel):
         self.base, self.image_shape, self.patch_shape = _checked("ImageToImage", base, image_shape, patch_shape)
 
     @property
-    def num_outputs(self):
+    def num_outputs(self):  # type: ignore[override]
         return self.num_patches
 
     def _full(self, X, X2):

@@ -20,6 +20,7 @@ from mercer.kernels.base import Draw, Kernel, Map, Mixing, SideBySide
 from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, cast, constant, is_concrete, param, real
+from mercer.validation import AnyArray
 
 
 class MultioutputKernel(Module):
@@ -62,7 +63,7 @@ class MultioutputKernel(Module):
         )
 
     def __call__(
-        self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None = None, covariance: Layout = "full"
+        self, X: Float[AnyArray, "N D"], X2: Float[AnyArray, "N2 D"] | None = None, covariance: Layout = "full"
     ) -> Array:
         """The covariance of f(X) with f(X2), or with itself, in a layout.
 
@@ -82,7 +83,7 @@ class MultioutputKernel(Module):
             return kernel._outputs(X)
         return kernel._full(X, X2) if covariance == "full" else kernel._inputs(X, X2)
 
-    def diag(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+    def diag(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P"]:
         """The variances of the outputs at each input, [N, P]."""
         return self(X, covariance="diag")
 
@@ -176,7 +177,7 @@ class SeparateIndependent(Independent):
         self.kernels = tuple(kernels)
 
     @property
-    def num_outputs(self):
+    def num_outputs(self):  # type: ignore[override]
         return len(self.kernels)
 
     @property
@@ -203,7 +204,7 @@ class Coregionalisation(LatentKernel):
             raise ValueError(f"{type(self).__name__}: W expects the shape {expected}, got {shape}")
 
     @property
-    def num_outputs(self):
+    def num_outputs(self):  # type: ignore[override]
         return self.W.shape[0]
 
     def mixing(self, X):
@@ -239,7 +240,7 @@ class LinearCoregionalisation(Coregionalisation):
     kernels: tuple[Kernel, ...]
     W: Float[Array, "P L"] = param(real)
 
-    def __init__(self, kernels: Sequence[Kernel], W: Float[Array, "P L"]):
+    def __init__(self, kernels: Sequence[Kernel], W: Float[AnyArray, "P L"] | Sequence[Sequence[float]]):
         _check_kernels("LinearCoregionalisation", kernels)
         self.kernels, self.W = tuple(kernels), W
 
@@ -257,7 +258,7 @@ class IntrinsicCoregionalisation(Coregionalisation):
     kernel: Kernel
     W: Float[Array, "P L"] = param(real)
 
-    def __init__(self, kernel: Kernel, W: Float[Array, "P L"]):
+    def __init__(self, kernel: Kernel, W: Float[AnyArray, "P L"] | Sequence[Sequence[float]]):
         _check_kernels("IntrinsicCoregionalisation", [kernel])
         self.kernel, self.W = kernel, W
 
@@ -293,7 +294,7 @@ class OutputIndexed(Kernel):
             raise ValueError(f"OutputIndexed expects a multioutput kernel, got {type(kernel).__name__}")
         self.kernel = kernel
 
-    def split(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N E"], Int[Array, " N"]]:
+    def split(self, X: Float[AnyArray, "N D"]) -> tuple[Float[Array, "N E"], Int[Array, " N"]]:
         """The inputs without their last column, and that column as the numbers of outputs."""
         P = self.kernel.num_outputs
         if X.shape[1] < 2:

@@ -12,6 +12,7 @@ the prior's, so that divergences from a prior stay finite at Z.
 """
 
 import abc
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +24,10 @@ from mercer.linalg.cholesky import JITTER, inverse_factor, raise_if_failed
 from mercer.linalg.products import matmul, weighted_gram
 from mercer.linalg.regression import plus_identity, posterior_root
 from mercer.parameters import cast, constant, is_concrete, lower_triangular, param, positive, real
+from mercer.validation import AnyArray
 
 
-def points(Z: Array, *kernels: Kernel) -> Float[Array, "M D"]:
+def points(Z: AnyArray, *kernels: Kernel) -> Float[Array, "M D"]:
     """Z, after checks of it and of the kernels that are to be seen through it."""
     for kernel in kernels:
         if not isinstance(kernel, Kernel):
@@ -47,7 +49,7 @@ def _at_least(variance: Float[Array, " N"], prior: Float[Array, " N"]) -> Float[
 
 
 def checked(
-    kernel: Kernel, Z: Array, X: Array, noise: float | Array
+    kernel: Kernel, Z: AnyArray, X: AnyArray, noise: float | AnyArray
 ) -> tuple[Kernel, Float[Array, "M D"], Float[Array, "N D"]]:
     """Kernel, inducing points and inputs in one dtype, after checks of what an optimum is asked for."""
     Z, X, noise = points(Z, kernel), validation.inputs(X), jnp.asarray(noise)
@@ -140,7 +142,7 @@ class CholeskySVGP(_SVGP):
 
     root: Float[Array, "M M"] = param(lower_triangular)
 
-    def __init__(self, kernel: Kernel, Z: Float[Array, "M D"], root: Float[Array, "M M"] | None = None):
+    def __init__(self, kernel: Kernel, Z: Float[AnyArray, "M D"], root: Float[AnyArray, "M M"] | None = None):
         self.kernel, self.Z = kernel, points(Z, kernel)
         self.W = whitener(kernel, self.Z)
         self.root = jnp.eye(len(self.Z), dtype=self.Z.dtype) if root is None else root
@@ -151,7 +153,7 @@ class CholeskySVGP(_SVGP):
 
     @classmethod
     def optimal(
-        cls, kernel: Kernel, Z: Float[Array, "M D"], X: Float[Array, "N D"], noise: float | Array
+        cls, kernel: Kernel, Z: Float[AnyArray, "M D"], X: Float[AnyArray, "N D"], noise: float | AnyArray
     ) -> "CholeskySVGP":
         """Titsias' optimum for data at X with Gaussian noise of this variance: Sigma = Psi^-1 (3.15, 3.16)."""
         kernel, Z, X = checked(kernel, Z, X, noise)
@@ -181,7 +183,7 @@ def _linear_features(kernel: Kernel, Z: Array, half: Array, key, num: int) -> Fe
 
 
 def optimal_root(
-    kernel: Kernel, Z: Float[Array, "M D"], X: Float[Array, "N D"], noise: float | Array
+    kernel: Kernel, Z: Float[Array, "M D"], X: Float[Array, "N D"], noise: float | AnyArray
 ) -> Float[Array, "M M"]:
     """A root of the covariance of Titsias' optimal q of the whitened variables, (I + C C^T / noise)^-1 = (W Psi W^T)^-1."""
     W = whitener(kernel, Z)
@@ -198,7 +200,9 @@ class DiagonalSVGP(_SVGP):
 
     v: Float[Array, " M"] = param(positive)
 
-    def __init__(self, kernel: Kernel, Z: Float[Array, "M D"], v: Float[Array, " M"] | None = None):
+    def __init__(
+        self, kernel: Kernel, Z: Float[AnyArray, "M D"], v: Float[AnyArray, " M"] | Sequence[float] | None = None
+    ):
         self.kernel, self.Z = kernel, points(Z, kernel)
         self.W = whitener(kernel, self.Z)
         self.v = 1.0 / (101.0 * kernel.diag(self.Z)) if v is None else v
@@ -209,7 +213,7 @@ class DiagonalSVGP(_SVGP):
 
     @classmethod
     def optimal(
-        cls, kernel: Kernel, Z: Float[Array, "M D"], X: Float[Array, "N D"], noise: float | Array
+        cls, kernel: Kernel, Z: Float[AnyArray, "M D"], X: Float[AnyArray, "N D"], noise: float | AnyArray
     ) -> "DiagonalSVGP":
         """The best v for data at X with Gaussian noise of this variance: 1 / diag(Psi).
 
@@ -235,7 +239,7 @@ class KernelisedSVGP(_SVGP):
 
     base: Kernel
 
-    def __init__(self, kernel: Kernel, Z: Float[Array, "M D"], base: Kernel):
+    def __init__(self, kernel: Kernel, Z: Float[AnyArray, "M D"], base: Kernel):
         self.kernel, self.Z, self.base = kernel, points(Z, kernel, base), base
         self.W = whitener(kernel, self.Z)
 
@@ -275,7 +279,7 @@ class SparsePosterior(_Conditioned):
 
     Z: Float[Array, "M D"] = param(real)
 
-    def __init__(self, base: Kernel, Z: Float[Array, "M D"]):
+    def __init__(self, base: Kernel, Z: Float[AnyArray, "M D"]):
         self.base, self.Z = base, points(Z, base)
 
     def _C(self, X):
@@ -297,7 +301,7 @@ class FixedSparsePosterior(_Conditioned):
     Z: Float[Array, "M D"] = constant()
     W: Float[Array, "M M"] = constant()
 
-    def __init__(self, base: Kernel, kernel: Kernel, Z: Float[Array, "M D"]):
+    def __init__(self, base: Kernel, kernel: Kernel, Z: Float[AnyArray, "M D"]):
         self.base, self.Z = base, points(Z, base, kernel)
         self.W = whitener(kernel, self.Z)
 

@@ -16,8 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from mercer import validation
+from mercer.layouts import Layout
 from mercer.likelihoods import expectations
 from mercer.parameters import Module, cast
+from mercer.validation import AnyArray
 
 DEFAULT_POINTS = 20
 
@@ -29,7 +31,7 @@ class Likelihood(Module):
     """
 
     discrete: ClassVar[bool] = False  # over the integers
-    layout: ClassVar[str] = "diag"  # the covariance of the latents that `var` holds
+    layout: ClassVar[Layout] = "diag"  # the covariance of the latents that `var` holds
     per_output: ClassVar[tuple[str, ...]] = ()  # fields that are one number, or a vector with one for each output
     stand_in: ClassVar[float] = 1.0  # a value of the support, computed with (and masked) where y is NaN
 
@@ -68,7 +70,7 @@ class Likelihood(Module):
         return num_latents
 
     def log_prob(
-        self, f: Float[Array, "N L"], y: Real[Array, "N P"], X: Float[Array, "N D"] | None = None
+        self, f: Float[AnyArray, "N L"], y: Real[AnyArray, "N P"], X: Float[AnyArray, "N D"] | None = None
     ) -> Float[Array, " N"]:
         """log p(y | f), summed over the outputs."""
         f = self._latents(f, "f")
@@ -78,10 +80,10 @@ class Likelihood(Module):
 
     def expected_log_prob(
         self,
-        mean: Float[Array, "N L"],
-        var: Float[Array, "N L"] | Float[Array, "N P P"],
-        y: Real[Array, "N P"],
-        X: Float[Array, "N D"] | None = None,
+        mean: Float[AnyArray, "N L"],
+        var: Float[AnyArray, "N L"] | Float[AnyArray, "N P P"],
+        y: Real[AnyArray, "N P"],
+        X: Float[AnyArray, "N D"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, " N"]:
@@ -96,10 +98,10 @@ class Likelihood(Module):
 
     def log_predictive(
         self,
-        mean: Float[Array, "N L"],
-        var: Float[Array, "N L"] | Float[Array, "N P P"],
-        y: Real[Array, "N P"],
-        X: Float[Array, "N D"] | None = None,
+        mean: Float[AnyArray, "N L"],
+        var: Float[AnyArray, "N L"] | Float[AnyArray, "N P P"],
+        y: Real[AnyArray, "N P"],
+        X: Float[AnyArray, "N D"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, " N"]:
@@ -111,9 +113,9 @@ class Likelihood(Module):
 
     def predict(
         self,
-        mean: Float[Array, "N L"],
-        var: Float[Array, "N L"] | Float[Array, "N P P"],
-        X: Float[Array, "N D"] | None = None,
+        mean: Float[AnyArray, "N L"],
+        var: Float[AnyArray, "N L"] | Float[AnyArray, "N P P"],
+        X: Float[AnyArray, "N D"] | None = None,
         *,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "N P"], Float[Array, "N P"]]:
@@ -141,7 +143,7 @@ class Likelihood(Module):
         missing = jnp.isnan(y)
         return jnp.sum(jnp.where(missing, 0.0, terms(jnp.where(missing, self.stand_in, y))), axis=1)
 
-    def _latents(self, f, name):
+    def _latents(self, f: Any, name: str) -> Array:
         f = validation.floating(f, name)
         if f.ndim != 2:
             raise ValueError(f"{name} must be two-dimensional [N, L], got shape {f.shape}")
@@ -158,7 +160,7 @@ class Likelihood(Module):
                 )
         return f
 
-    def _marginals(self, mean, var):
+    def _marginals(self, mean: Any, var: Any) -> tuple[Array, Array]:
         mean = self._latents(mean, "mean")
         var = jnp.asarray(var, mean.dtype)
         shapes = [mean.shape, (*mean.shape, mean.shape[1])] if self.layout == "outputs" else [mean.shape]
@@ -167,7 +169,7 @@ class Likelihood(Module):
             raise ValueError(f"{type(self).__name__}: var expects shape {expected}, like mean, got {var.shape}")
         return mean, var
 
-    def _data(self, f, y, X):
+    def _data(self, f: Array, y: Any, X: Any) -> tuple[Array, Array | None]:
         y = validation.outputs(y, len(f), "y", discrete=self.discrete)
         if y.shape[1] != self._num_outputs(f.shape[1]):
             raise ValueError(

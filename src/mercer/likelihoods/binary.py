@@ -1,19 +1,23 @@
 """Likelihoods of successes: Bernoulli and binomial, with p = link^-1(f) by the probit or the logit link."""
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
+from jaxtyping import Array
 
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import ScalarLikelihood, as_integer, is_count
 from mercer.likelihoods.special import log_ndtr, log_sigmoid, ndtr
 
 _PLACES = ((0.0, 2.0),)  # where both links bend
-_LOG_INVERSE_LINK = {"probit": log_ndtr, "logit": log_sigmoid}  # log p; log(1 - p) is the same at -f
+_Links = dict[str, Callable[[Array], Array]]
+_LOG_INVERSE_LINK: _Links = {"probit": log_ndtr, "logit": log_sigmoid}  # log p; log(1 - p) is the same at -f
+_INVERSE_LINK: _Links = {"probit": ndtr, "logit": jax.nn.sigmoid}
 
 
 def _check_link(likelihood):
@@ -73,7 +77,7 @@ class Binomial(ScalarLikelihood):
         return log_choose + y * log_p(f) + (n - y) * log_p(-f)
 
     def _predict(self, mean, var, X, key):
-        inverse_link, n = {"probit": ndtr, "logit": jax.nn.sigmoid}[self.link], self.trials
+        inverse_link, n = _INVERSE_LINK[self.link], self.trials
 
         def given(f):
             p = inverse_link(f)

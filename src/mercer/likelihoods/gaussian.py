@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from mercer.layouts import Layout
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood
 from mercer.linalg import inverse_factor, matmul
 from mercer.parameters import as_parameter, param, positive, positive_definite, real
+from mercer.validation import OneOrMany
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -35,7 +37,7 @@ class Gaussian(Likelihood):
     variance_function: Callable | None = param(real)
     per_output: ClassVar[tuple[str, ...]] = ("variance",)
 
-    def __init__(self, variance: Array | float | Callable = 0.1):
+    def __init__(self, variance: OneOrMany | Callable = 0.1):
         self.variance = None if callable(variance) else as_parameter(variance)
         self.variance_function = variance if callable(variance) else None
 
@@ -107,7 +109,7 @@ class CorrelatedGaussian(Likelihood):
     """
 
     covariance: Float[Array, "P P"] = param(positive_definite)
-    layout: ClassVar[str] = "outputs"
+    layout: ClassVar[Layout] = "outputs"
 
     def __check_init__(self):
         if jnp.ndim(self.covariance) != 2:

@@ -150,10 +150,10 @@ def at_equal_distances(also, reach, distance):
 
 def between_steps(sd, centres, scales):
     """Gauss-Legendre nodes z between breaks at -7, -5, ..., 7, and across each step; their weights."""
-    breaks = [jnp.broadcast_to(column(np.linspace(-REACH, REACH, 8), sd), (8, *sd.shape))]
+    everywhere = jnp.broadcast_to(column(np.linspace(-REACH, REACH, 8), sd), (8, *sd.shape))
     across = column([-8.0, -3.0, 0.0, 3.0, 8.0], centres)
-    breaks.append(jnp.clip((centres + scales * across) / sd, -REACH, REACH).reshape(-1, *sd.shape))
-    breaks = jnp.sort(jnp.concatenate(breaks), axis=0)[:, None]
+    near_steps = jnp.clip((centres + scales * across) / sd, -REACH, REACH).reshape(-1, *sd.shape)
+    breaks = jnp.sort(jnp.concatenate([everywhere, near_steps]), axis=0)[:, None]
     middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * (breaks[1:] - breaks[:-1])
     x, weights = (column(values, sd) for values in np.polynomial.legendre.leggauss(12))
     return tuple(values.reshape(-1, *sd.shape) for values in (middle + half * x, half * weights))

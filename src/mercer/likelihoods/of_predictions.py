@@ -9,17 +9,18 @@ from typing import Any
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.likelihoods.base import Likelihood
+from mercer.validation import AnyArray
 
 
 def expected_log_prob(
-    likelihood: Likelihood, latent: Any, Y: Array, X: Array | None = None, key: PRNGKeyArray | None = None
+    likelihood: Likelihood, latent: Any, Y: AnyArray, X: AnyArray | None = None, key: PRNGKeyArray | None = None
 ) -> Float[Array, " N"]:
     """E[log p(y | f)] of each row, f from the prediction."""
     return latent.average(lambda q: likelihood.expected_log_prob(q.mean, q.cov, Y, X, key=key))
 
 
 def log_predictive(
-    likelihood: Likelihood, latent: Any, Y: Array, X: Array | None = None, key: PRNGKeyArray | None = None
+    likelihood: Likelihood, latent: Any, Y: AnyArray, X: AnyArray | None = None, key: PRNGKeyArray | None = None
 ) -> Float[Array, " N"]:
     """log E[p(y | f)] of each row, f from the prediction."""
     return latent.log_average(lambda q: likelihood.log_predictive(q.mean, q.cov, Y, X, key=key))

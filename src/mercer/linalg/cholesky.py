@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from mercer.linalg.products import for_each_matrix, matmul, on_cpu, one_by_one, triangular_matmul
 from mercer.parameters import is_concrete
+from mercer.validation import AnyArray
 
 # (first, last) jitter, relative to the mean of the diagonal
 JITTER = {jnp.dtype("float64"): (1e-10, 1e-5), jnp.dtype("float32"): (1e-5, 1e-2)}
@@ -69,7 +70,7 @@ def raise_if_not_finite(A: Array, name: str) -> None:
         )
 
 
-def _sized(A: Array, name: str) -> str:
+def _sized(A: AnyArray, name: str) -> str:
     return f"{name} [{A.shape[-2]} x {A.shape[-1]}]"
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mercer.validation import AnyArray
+
 Triangle = Literal["full", "lower", "upper"]
 # "reduced": float32 products of GPUs with TensorFloat-32 units keep 10 bits after the leading one; all others are "full".
 Precision = Literal["full", "reduced"]
@@ -29,26 +31,26 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def matmul(A: Array, B: Array, precision: Precision = "full") -> Array:
+def matmul(A: AnyArray, B: AnyArray, precision: Precision = "full") -> Array:
     """A B in the full precision of the dtype, or in a reduced one where `Precision` says so."""
     if not _in_tensor_float(A, B):
         return jnp.matmul(A, B, precision=jax.lax.Precision.HIGHEST)
     return _rounded_matmul(A, B) if precision == "reduced" else _split_matmul(A, B)
 
 
-def _in_tensor_float(A: Array, B: Array) -> bool:
+def _in_tensor_float(A: AnyArray, B: AnyArray) -> bool:
     """Whether A B is done in TensorFloat-32 units: where a GPU has them, and the product is in float32 and large."""
     large = A.ndim > 1 and B.ndim > 1 and min(*A.shape[-2:], *B.shape[-2:]) >= 128
     return large and jnp.result_type(A, B) == jnp.float32 and jax.default_backend() == "gpu" and _has_tensor_float()
 
 
-def _rounded_matmul(A: Array, B: Array) -> Array:
+def _rounded_matmul(A: AnyArray, B: AnyArray) -> Array:
     """A B with 10 bits after the leading one of each number."""
     return jnp.matmul(A, B, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32)
 
 
 @jax.custom_jvp
-def _split_matmul(A: Array, B: Array) -> Array:
+def _split_matmul(A: AnyArray, B: AnyArray) -> Array:
     """A B to a few parts in a million, which in the marginals of a sparse posterior does not show (measured).
 
     With A = A1 + A2, A1 rounded and A2 the rest, it is A2 B1 + A1 B2 + A1 B1: one product with three times as many terms, in
@@ -66,9 +68,9 @@ def _split_matmul_jvp(primals, tangents):
     return _split_matmul(A, B), jnp.matmul(dA, B, precision=preset) + jnp.matmul(A, dB, precision=preset)
 
 
-def _split(A: Array) -> tuple[Array, Array]:
+def _split(A: AnyArray) -> tuple[Array, Array]:
     rounded = jax.lax.reduce_precision(A, exponent_bits=8, mantissa_bits=10)
-    return rounded, A - rounded
+    return rounded, jnp.asarray(A) - rounded
 
 
 def _has_tensor_float() -> bool:
@@ -127,7 +129,7 @@ def weighted_gram(
     weights: Float[Array, " B"],
     transform: Callable[[Array], Array] = lambda columns: columns,
     precision: Precision = "full",
-) -> Float[Array, "M M"]:
+) -> Float[Array, "R R"]:
     """K diag(weights) K^T, which is symmetric; with `transform`, of the transformed columns of K."""
 
     def gram(columns, w):

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, inverse_root, raise_if_failed, raise_if_not_finite
 from mercer.linalg.products import matmul
+from mercer.validation import AnyArray
 
 
 class Regression(NamedTuple):
@@ -73,11 +74,12 @@ def half_log_determinant(W: Float[Array, "J m m"]) -> Float[Array, ""]:
     return -jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2)))
 
 
-def left_out(mean: Array, variance: Array, residual: Array, precision: Array) -> tuple[Array, Array]:
+def left_out(mean: AnyArray, variance: AnyArray, residual: AnyArray, precision: AnyArray) -> tuple[Array, Array]:
     """Mean and variance of C_n^T v given all other rows, from those given all.
 
     With the leverage h_n = lambda_n C_n^T B^-1 C_n, leaving out row n raises the variance to that over 1 - h_n and moves the
     mean to (mean_n - h_n r_n) / (1 - h_n).
     """
+    mean, variance, residual, precision = map(jnp.asarray, (mean, variance, residual, precision))
     leverage = jnp.minimum(precision * variance, 1.0 - 1e-9)
     return (mean - leverage * residual) / (1.0 - leverage), variance / (1.0 - leverage)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from mercer import validation
 from mercer.parameters import Module, cast
+from mercer.validation import AnyArray
 
 
 class Mean(Module):
@@ -15,7 +16,7 @@ class Mean(Module):
     def _values(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         """m(x) for each row."""
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P"]:
         """The values of the mean at the rows of X, [N, P]."""
         X = validation.inputs(X)
         return cast(self, X.dtype)._values(X)

@@ -10,6 +10,7 @@ from mercer.linalg.products import matmul
 from mercer.means.base import Mean
 from mercer.means.polynomial import Zero
 from mercer.parameters import constant, param, real
+from mercer.validation import AnyArray
 
 
 class Sparse(Mean):
@@ -25,8 +26,10 @@ class Sparse(Mean):
     W: Float[Array, "M M"] = constant()
     weights: Float[Array, "M P"] = param(real)
 
-    def __init__(self, kernel: Kernel, Z: Float[Array, "M D"], weights: Float[Array, "M P"], base: Mean | None = None):
-        self.kernel, self.Z, self.weights = kernel, points(Z, kernel), weights
+    def __init__(
+        self, kernel: Kernel, Z: Float[AnyArray, "M D"], weights: Float[AnyArray, "M P"], base: Mean | None = None
+    ):
+        self.kernel, self.Z, self.weights = kernel, points(Z, kernel), jnp.asarray(weights)
         self.W = whitener(kernel, self.Z)
         self.base = Zero() if base is None else base
 
@@ -39,10 +42,10 @@ class Sparse(Mean):
     def optimal(
         cls,
         kernel: Kernel,
-        Z: Float[Array, "M D"],
-        X: Float[Array, "N D"],
-        Y: Float[Array, "N P"],
-        noise: float | Array,
+        Z: Float[AnyArray, "M D"],
+        X: Float[AnyArray, "N D"],
+        Y: Float[AnyArray, "N P"],
+        noise: float | AnyArray,
         base: Mean | None = None,
     ) -> "Sparse":
         """Titsias' optimum for data with Gaussian noise of this variance (3.14, as an offset from the base)."""

@@ -17,6 +17,7 @@ from mercer import validation
 from mercer.inducing.functionals import as_inputs, is_array, is_functional
 from mercer.model import Model, align, check_latents
 from mercer.parameters import Module, constant, dtype_of, is_concrete
+from mercer.validation import AnyArray
 
 
 class Batch(Module):
@@ -37,11 +38,11 @@ class Batch(Module):
     def __init__(
         self,
         X: Any,
-        Y: Array,
+        Y: AnyArray,
         num_data: int | None = None,
         complete: bool | None = None,
-        weights: Array | None = None,
-        index: Array | None = None,
+        weights: AnyArray | None = None,
+        index: AnyArray | None = None,
     ):
         self.X, self.Y, self.weights = X, Y, weights
         self.index = np.arange(len(Y), dtype=np.int32) if index is None else index
@@ -58,7 +59,7 @@ class Batch(Module):
         """The dtype of the data, which that of the model follows: that of X, where it has one."""
         return dtype_of(self.X) or self.Y.dtype
 
-    def rows(self, index: Array) -> "Batch":
+    def rows(self, index: AnyArray) -> "Batch":
         """A minibatch."""
         X, Y, weights, numbers = jax.tree.map(lambda leaf: leaf[index], (self.X, self.Y, self.weights, self.index))
         return Batch(X, Y, self.num_data, self.complete, weights, numbers)
@@ -66,6 +67,10 @@ class Batch(Module):
     def weighted(self, terms: Float[Array, " B"]) -> Float[Array, " B"]:
         """One term for each row, each as often as its row counts."""
         return terms if self.weights is None else self.weights * terms
+
+
+# What may be trained on: (X, Y), or (X, Y, weights). X is an array, functionals, any tree with rows, or None.
+Data = Batch | tuple[Any, AnyArray] | tuple[Any, AnyArray, AnyArray | None]
 
 
 def as_batch(data: Any, *, discrete: bool = False) -> Batch:
@@ -143,14 +148,12 @@ class Objective(Module):
         """The state before the first step, from the model and the first rows of the data (all of them, in memory)."""
         return None
 
-    def __call__(
-        self, model: Any, batch: Batch | tuple[Array, Array], key: PRNGKeyArray | None = None
-    ) -> Float[Array, ""]:
+    def __call__(self, model: Any, batch: Data, key: PRNGKeyArray | None = None) -> Float[Array, ""]:
         """The objective per datum of a batch, or of a pair (X, Y) taken as the whole data set, as before the first step."""
         batch = self.prepare(model, self.checked(model, batch))
         return self._value(align(model, batch.dtype), batch, key)
 
-    def checked(self, model: Any, data: Batch | tuple[Array, Array]) -> Batch:
+    def checked(self, model: Any, data: Data) -> Batch:
         """The data as a batch, after all checks that can be made before anything is compiled."""
         likelihood = getattr(model, "likelihood", None)
         batch = as_batch(data, discrete=likelihood is not None and likelihood.discrete)

@@ -10,7 +10,7 @@ Independent outputs have such a bound each, in which those that share a kernel s
 of N P observations and L M variables, between whose L groups q(v) is independent.
 """
 
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from mercer.covariances import Kuu, has_fixed_features
 from mercer.covariances.functionals import cross_covariance, prior_variance
-from mercer.inducing import Shared
+from mercer.inducing import InducingVariables, Shared
 from mercer.likelihoods import Gaussian
 from mercer.linalg import FactorisationError, inverse_factor, matmul, quiet_blas, weighted_gram
 from mercer.linalg.cholesky import raise_if_failed
@@ -33,6 +33,7 @@ from mercer.objectives.fixed_features import SummedBatch, summed, summed_bound, 
 from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Sparse
 from mercer.processes.latents import for_each
+from mercer.validation import AnyArray
 
 
 class Terms(NamedTuple):
@@ -81,7 +82,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
         shared, num_groups = True, posterior.q_mu.shape[1]
     else:
 
-        def of_pair(pair):
+        def of_pair(pair: tuple[Any, Any]):
             return Kuu(*pair).whiten(cross_covariance(*pair, batch.X)), prior_variance(pair[1], batch.X)
 
         C, own = for_each(of_pair, posterior.structure.pairs)
@@ -113,15 +114,21 @@ class CollapsedELBO(Objective):
     def _value(self, model, batch, key):
         return -_bound(model, batch) / batch.num_data
 
-    def bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
+    def bound(
+        self, model: Model, X: Float[AnyArray, "N D"] | InducingVariables, Y: Float[AnyArray, "N P"]
+    ) -> Float[Array, ""]:
         """The lower bound on log p(Y), in nats over all the data."""
         return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y))))
 
-    def upper_bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
+    def upper_bound(
+        self, model: Model, X: Float[AnyArray, "N D"] | InducingVariables, Y: Float[AnyArray, "N P"]
+    ) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
         return self._of(_upper_bound, model, self.checked(model, (X, Y)))
 
-    def posterior(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Sparse:
+    def posterior(
+        self, model: Model, X: Float[AnyArray, "N D"] | InducingVariables, Y: Float[AnyArray, "N P"]
+    ) -> Sparse:
         """The sparse posterior with the best q(u)."""
         return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y))))
 

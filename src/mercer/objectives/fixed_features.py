@@ -89,8 +89,9 @@ def _noise(model: Model, batch: SummedBatch) -> Float[Array, " P"]:
 
 
 def _terms(model: Model, batch: SummedBatch) -> _Terms:
-    of_structure = _independent_terms if model.posterior.structure.independent else _mixed_terms
-    return of_structure(model.posterior, batch, _noise(model, batch))
+    posterior: Any = model.posterior
+    of_structure = _independent_terms if posterior.structure.independent else _mixed_terms
+    return of_structure(posterior, batch, _noise(model, batch))
 
 
 def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"]) -> _Terms:

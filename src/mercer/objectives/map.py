@@ -27,15 +27,15 @@ class MAP(TrainingObjective):
         self.priors = tuple(priors)
 
     @property
-    def minibatched(self):
+    def minibatched(self):  # type: ignore[override]
         return self.objective.minibatched
 
     @property
-    def needs_data(self):
+    def needs_data(self):  # type: ignore[override]
         return self.objective.needs_data
 
     @property
-    def trained(self):
+    def trained(self):  # type: ignore[override]
         return self.objective.trained
 
     def checked(self, model, data):

@@ -17,6 +17,7 @@ from mercer.likelihoods import Gaussian as GaussianNoise
 from mercer.likelihoods.of_predictions import expected_log_prob, log_predictive, observations
 from mercer.parameters import Module, cast, constant, is_concrete
 from mercer.processes import Gaussian, Mixture
+from mercer.validation import AnyArray
 
 __all__ = [
     "Risk",
@@ -36,7 +37,7 @@ class Risk(Module):
         self,
         likelihood: Likelihood,
         latent: Gaussian | Mixture,
-        Y: Float[Array, "B P"],
+        Y: Float[AnyArray, "B P"],
         X: Float[Array, "B D"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, " B"]:

@@ -24,6 +24,7 @@ from mercer.linalg.products import weighted_gram
 from mercer.linalg.regression import left_out, plus_identity, posterior_root
 from mercer.parameters import Module, cast, constant
 from mercer.processes import Gaussian, Sparse
+from mercer.validation import AnyArray
 
 _BLOCK = 4096  # rows at a time
 
@@ -50,7 +51,9 @@ class Sums(Module):
         nothing = jnp.zeros((), dtype)
         return cls(posterior, whitener, jnp.zeros((M, M), dtype), jnp.zeros((M, num_outputs), dtype), nothing, nothing)
 
-    def add(self, X: Float[Array, "N D"], Y: Float[Array, "N P"], weights: Float[Array, " N"] | None = None) -> "Sums":
+    def add(
+        self, X: Float[AnyArray, "N D"], Y: Float[AnyArray, "N P"], weights: Float[AnyArray, " N"] | None = None
+    ) -> "Sums":
         """The sums with some rows added."""
         X, Y, weights = _checked(X, Y, weights, self.g.shape[1])
         sums = self.G, self.g, self.slack, self.count
@@ -83,9 +86,9 @@ class Sums(Module):
     def leave_one_out(
         self,
         noise: float,
-        X: Float[Array, "N D"],
-        Y: Float[Array, "N P"],
-        weights: Float[Array, " N"] | None = None,
+        X: Float[AnyArray, "N D"],
+        Y: Float[AnyArray, "N P"],
+        weights: Float[AnyArray, " N"] | None = None,
     ) -> Gaussian:
         """The prediction of the y of rows that are in the sums from all the other rows, [N, P] mean and variance."""
         X, Y, weights = _checked(X, Y, weights, self.g.shape[1])

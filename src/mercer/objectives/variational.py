@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Real
 
 from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout
@@ -19,6 +19,7 @@ from mercer.model import Model, align
 from mercer.objectives.base import Batch, Objective
 from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Gaussian, Mixture
+from mercer.validation import AnyArray
 
 
 def _check_model(objective: Objective, model: Any) -> None:
@@ -34,7 +35,8 @@ def latent_values(
 ) -> Gaussian | Mixture:
     """The posterior at a batch, in a layout, by default the likelihood's. Of the key it has a part of its own."""
     key = None if key is None else jax.random.fold_in(key, 1)
-    return model.posterior.predict(batch.X, covariance or model.likelihood.layout, key=key)
+    X: Any = batch.X
+    return model.posterior.predict(X, covariance or model.likelihood.layout, key=key)
 
 
 class ELBO(Objective):
@@ -81,8 +83,8 @@ def _kl(model):
 
 def elbo(
     model: Model,
-    X: Float[Array, "N D"],
-    Y: Float[Array, "N P"],
+    X: Any,
+    Y: Real[AnyArray, "N P"],
     *,
     key: PRNGKeyArray | None = None,
     batch_size: int = 8192,

@@ -16,6 +16,7 @@ from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
 from mercer.parameters import Module, all_concrete, cast, constant, dtype_of, is_concrete
 from mercer.processes.gaussian import Gaussian, Mixture
+from mercer.validation import AnyArray, OneOrMany
 
 Function = Callable[[Float[Array, "N D"]], Float[Array, "N P"]]
 
@@ -48,11 +49,11 @@ class Process(Module):
         """P; None where the data say how many outputs there are."""
         return None
 
-    def _predict(self, X: Float[Array, "N D"], covariance: Layout) -> Gaussian | Mixture:
+    def _predict(self, X: Any, covariance: Layout) -> Gaussian | Mixture:
         """The prediction at X; its arguments are checked, its arrays in one dtype."""
         raise TypeError(f"{type(self).__name__} says neither _predict nor _predict_with_key")
 
-    def _predict_with_key(self, X: Float[Array, "N D"], covariance: Layout, key: PRNGKeyArray) -> Gaussian | Mixture:
+    def _predict_with_key(self, X: Any, covariance: Layout, key: PRNGKeyArray) -> Gaussian | Mixture:
         """The prediction at X, of a process that draws random numbers for it."""
         return self._predict(X, covariance)
 
@@ -62,7 +63,7 @@ class Process(Module):
 
     def predict(
         self,
-        X: Float[Array, "N D"] | InducingVariables,
+        X: Float[AnyArray, "N D"] | InducingVariables,
         covariance: Layout = "diag",
         *,
         key: PRNGKeyArray | None = None,
@@ -84,7 +85,7 @@ class Process(Module):
             process._check_prediction(result)
         return result
 
-    def _aligned(self, X: Array) -> "tuple[Process, Array]":
+    def _aligned(self, X: Any) -> "tuple[Process, Any]":
         """The process and the inputs in one dtype: that of the inputs."""
         return cast(self, dtype_of(X)), X
 
@@ -116,7 +117,11 @@ class Process(Module):
         return False
 
     def condition(
-        self, X: Float[Array, "N D"], Y: Float[Array, "N P"], noise: float | Array, complete: bool | None = None
+        self,
+        X: Float[AnyArray, "N D"],
+        Y: Float[AnyArray, "N P"],
+        noise: OneOrMany,
+        complete: bool | None = None,
     ) -> Any:
         """The exact posterior given Y = f(X) + N(0, noise), where there is one. `complete` as in `mercer.Conditioned`."""
         raise ValueError(f"{type(self).__name__} has no exact posterior: condition a GP, or a Conditioned on more data")
@@ -125,7 +130,7 @@ class Process(Module):
         """The same process with what prediction needs worked out once; itself, where there is nothing to work out."""
         return self
 
-    def sample(self, key: PRNGKeyArray, X: Float[Array, "N D"], num: int = 1) -> Float[Array, "S N P"]:
+    def sample(self, key: PRNGKeyArray, X: Float[AnyArray, "N D"], num: int = 1) -> Float[Array, "S N P"]:
         """`num` joint draws of the function's values at X."""
         return self.predict(X, self.joint_layout, key=jax.random.fold_in(key, 1)).sample(key, num)
 
@@ -142,7 +147,7 @@ class DrawnFunction(Map):
 
     function: Function = constant()
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P"]:
         return self.function(validation.inputs(X))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from mercer import validation
 from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
@@ -40,6 +40,7 @@ from mercer.parameters import cast, constant, dtype_of, is_concrete, param, posi
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import GP, Moved
+from mercer.validation import AnyArray, OneOrMany
 
 
 class Conditioned(Process):
@@ -59,9 +60,9 @@ class Conditioned(Process):
     def __init__(
         self,
         prior: GP,
-        X: Float[Array, "N D"] | InducingVariables,
-        Y: Float[Array, "N P"],
-        noise: float | Array = 0.1,
+        X: Float[AnyArray, "N D"] | InducingVariables,
+        Y: Float[AnyArray, "N P"],
+        noise: OneOrMany = 0.1,
         complete: bool | None = None,
     ):
         if not isinstance(prior, GP):
@@ -115,7 +116,7 @@ class Conditioned(Process):
     def _residual(self) -> Float[Array, "N P"]:
         return jnp.where(self._observed(), self.Y - self.prior.mean_of(self.X, self.Y.shape[1]), 0.0)
 
-    def _in_systems(self, values: Float[Array, "N P"]) -> Float[Array, "S n"]:
+    def _in_systems(self, values: Shaped[Array, "N P"]) -> Shaped[Array, "S n"]:
         """Values in the order of the systems of equations: by output, or all in one."""
         return values.reshape(1, -1) if self._is_joint else values.T
 
@@ -185,13 +186,13 @@ class Conditioned(Process):
     def condition(self, X, Y, noise, complete=None):
         """The posterior given these data and the ones before."""
         more = Conditioned(self.prior, X, Y, noise, complete)
-        Xs, Ys = (self.X, more.X), (self.Y, more.Y)
+        Xs: tuple[Any, Any] = (self.X, more.X)
         X = Mixed([as_variables(X) for X in Xs]) if any(map(is_functional, Xs)) else jnp.concatenate(Xs)
         # One column of noise for all outputs, where they share it.
         width = max((jnp.shape(each.noise) or (1,))[-1] for each in (self, more))
         noises = [jnp.broadcast_to(each.noise, (len(each.Y), width)).astype(self.Y.dtype) for each in (self, more)]
         complete = self.complete and more.complete
-        return Conditioned(self.prior, X, jnp.concatenate(Ys), jnp.concatenate(noises), complete)
+        return Conditioned(self.prior, X, jnp.concatenate([self.Y, more.Y]), jnp.concatenate(noises), complete)
 
     def _predict(self, X, covariance):
         return self._factorised()._predict(X, covariance)
@@ -216,9 +217,9 @@ class Conditioned(Process):
 
     def _joint_cross(self, X: Any) -> Float[Array, "N P M P"]:
         """The covariance of all outputs of what was observed with all outputs at X."""
-        if not is_functional(self.X) and not is_functional(X):
-            return self.prior.kernel(self.X, X)
         kernel: Any = self.prior.kernel
+        if not is_functional(self.X) and not is_functional(X):
+            return kernel(self.X, X)
         W, latent = kernel.mixing(X).W, kernel.latent
         crosses = jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in latent.parts])
         crosses = jnp.broadcast_to(crosses, (latent.num_outputs, *crosses.shape[1:]))
@@ -320,12 +321,13 @@ class CachedKronecker(_Cached):
         return KroneckerPlusIdentity(self.U, self.a, self.V, self.b).solve(values * self.scale) * self.scale
 
     def linear(self, X, weights):
-        kernel = self.process.prior.kernel
+        kernel: Any = self.process.prior.kernel
         cross = cross_covariance(as_variables(self.process.X), kernel.kernel, X)
         return matmul(matmul(cross.T, weights), kernel.B)
 
     def _predict(self, X, covariance):
-        data, kernel = self.process, self.process.prior.kernel
+        data = self.process
+        kernel: Any = data.prior.kernel
         mean = data.prior.mean_of(X, data.num_outputs) + self.linear(X, self.alpha)
         C = matmul(self.U.T, cross_covariance(as_variables(data.X), kernel.kernel, X))
         Q = matmul(kernel.B * self.scale, self.V)

@@ -106,7 +106,7 @@ class Gaussian(Prediction):
             return Gaussian(self.mean, jnp.einsum("npnq->npq", self.cov), layout)
         return Gaussian(self.mean, independent_outputs(self.variance, layout), layout)
 
-    def _groups(self) -> tuple[Float[Array, "G J"], Float[Array, "G J J"]]:
+    def _groups(self) -> tuple[Float[Array, "G J"], Float[Array, "#G J J"]]:
         """The mean and covariance as G independent groups of J jointly Gaussian values."""
         N, P = self.mean.shape
         if self.layout == "diag":

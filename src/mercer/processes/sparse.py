@@ -42,6 +42,7 @@ from mercer.processes.latents import for_each
 from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP, Moved
 from mercer.processes.structure import Structure, structure_of, weighted
+from mercer.validation import AnyArray
 
 
 class Sparse(Process):
@@ -76,8 +77,8 @@ class Sparse(Process):
         whiten: bool = True,
         covariance: Literal["full", "joint", "block", "diagonal"] = "full",
         num_blocks: int | None = None,
-        q_mu: Float[Array, "M L"] | None = None,
-        q_sqrt: Array | None = None,
+        q_mu: Float[AnyArray, "M L"] | None = None,
+        q_sqrt: AnyArray | None = None,
         gradients: Precision = "reduced",
     ):
         if not isinstance(prior, GP) or not isinstance(inducing, InducingVariables):
@@ -146,7 +147,7 @@ class Sparse(Process):
         """The prior covariance of the inducing variables."""
         return Kuu(self.inducing, self.prior.kernel)
 
-    def Kuf(self, X: Float[Array, "N D"]) -> Array:
+    def Kuf(self, X: Float[AnyArray, "N D"] | InducingVariables) -> Array:
         """The prior covariance of the inducing variables with f(X), [M, N]; [L, M, N, P] with a multioutput kernel."""
         return cross_covariance(self.inducing, self.prior.kernel, X)
 
@@ -221,7 +222,7 @@ class Sparse(Process):
         return self.structure.predict(self.prior, X, self.num_outputs, covariance, self._of_functions, self._of_columns)
 
     def _of_functions(self, X: Any, joint: bool) -> tuple[Float[Array, "N L"], Array]:
-        def of_pair(pair, q_mu, root):
+        def of_pair(pair: tuple[Any, Any], q_mu, root):
             operator, cross = Kuu(*pair), cross_covariance(*pair, X)
             q_mu, root = self._whitened(operator, q_mu.T, root)
             if not joint:
@@ -327,7 +328,7 @@ class CachedSparse(Process):
         )
 
     def _of_functions(self, X, joint):
-        structure = self.process.structure
+        structure: Any = self.process.structure
         cross = structure.crosses(X)
         mean, projected = weighted(cross, self.weights), matmul(self.F, cross)
         prior = for_each(lambda pair: (prior_matrix if joint else prior_variance)(pair[1], X), structure.pairs)

@@ -245,7 +245,7 @@ def _after(origin: np.datetime64, days: float) -> np.datetime64:
     return origin + np.timedelta64(round(days * 86_400e6), "us")
 
 
-def _of(count: int, values: np.ndarray) -> str:
+def _of(count: int | np.integer, values: np.ndarray) -> str:
     return f"{count} of {len(values)} {'values are' if len(values) > 1 else 'value is'}"
 
 

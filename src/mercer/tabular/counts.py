@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import equinox as eqx
 import numpy as np
@@ -71,7 +72,8 @@ class Counts(Variational, NumberPredictor):
         return CountPredictive(mean, variance, self.model.likelihood)
 
     def noise_in_words(self, target):
-        dispersion = float(self.model.likelihood.dispersion)
+        likelihood: Any = self.model.likelihood
+        dispersion = float(likelihood.dispersion)
         return f"negative binomial, variance = mean + {dispersion:.2g} mean^2"
 
 

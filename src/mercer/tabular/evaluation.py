@@ -5,7 +5,7 @@ A baseline predicts as the models of tables do, by `predictive`, so that all are
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ _RIDGE = 1.0
 Inputs = Float[np.ndarray, "N D"]
 
 
+@runtime_checkable
 class Predicts(Protocol):
     """A predictor, or a baseline."""
 

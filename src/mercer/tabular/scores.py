@@ -60,7 +60,7 @@ def calibration_error(y: Numbers, probabilities: Probabilities, bins: int = 10) 
     return float(np.sum(share * np.abs(said - seen)))
 
 
-def reliability(y: Numbers, probabilities: Probabilities, bins: int = 10) -> tuple[Numbers, Numbers, Numbers]:
+def reliability(y: Numbers, probabilities: Probabilities, bins: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The probability of the most probable class, how often it is true, and the share of rows, in each bin that has any."""
     confidence = probabilities.max(axis=1)
     right = probabilities.argmax(axis=1) == y

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Real, Shaped
 
 from mercer.io.tables import Column, TableError
 from mercer.parameters import Module
@@ -44,7 +44,7 @@ class Target(Module):
             )
         return np.array([codes[text] for text in texts[keep]]), keep
 
-    def decode(self, indices: Sequence[int] | Int[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+    def decode(self, indices: Sequence[int] | Real[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
         """The labels of classes 0, 1, ..."""
         return np.array(self.classes, dtype=object)[np.asarray(indices, dtype=int)]
 

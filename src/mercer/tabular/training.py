@@ -193,7 +193,9 @@ def merged(X, Y, weights):
     return X[positions], Y[positions], None if (counts == 1.0).all() else counts
 
 
-def greedy_points(X: Float[np.ndarray, "N D"], kernel: kernels.Kernel, num: int, settings: Settings) -> Array:
+def greedy_points(
+    X: Float[np.ndarray, "N D"], kernel: kernels.Kernel, num: int, settings: Settings
+) -> Float[np.ndarray, "M D"]:
     """Inducing points, chosen greedily among some random rows.
 
     Where rounding leaves their covariance matrix without a factor, it is half of them, or a quarter, ...: the first that were

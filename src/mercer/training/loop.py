@@ -57,8 +57,8 @@ def compiled_loop(
                 model, objective = parts(params, arrays, rest)
                 return objective._value_in_training(model, batch, key, Context(number, data, state))
 
-            params, optimiser, loss, after = stepper.step(params, optimiser, loss, number)
-            return params, optimiser, _as_before(form, state, after), loss
+            params, optimiser, value, after = stepper.step(params, optimiser, loss, number)
+            return params, optimiser, _as_before(form, state, after), value
 
         return over_restarts(one)
 
@@ -76,8 +76,8 @@ def compiled_loop(
             i, state, losses, _ = carry
             batch = data if fed is None else fed.batch(data, i)
             take = step(rest, data, batch, jax.random.fold_in(key, state.step), state.step)
-            *moved, loss = take(state.params, arrays, state.optimiser, state.objective)
-            state = State(*moved, state.step + 1)
+            params, optimiser, own, loss = take(state.params, arrays, state.optimiser, state.objective)
+            state = State(params, optimiser, own, state.step + 1)
             return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
 
         dtype = jax.tree.leaves(state.params)[0].dtype
@@ -93,7 +93,8 @@ def compiled_loop(
             model, objective = parts(params, arrays, rest)
             return stepper.init(params), jax.tree.map(jnp.asarray, objective.init(model, example))
 
-        state = State(params, *over_restarts(one)(params, arrays), jnp.zeros((), jnp.int32))
+        optimiser, own = over_restarts(one)(params, arrays)
+        state = State(params, optimiser, own, jnp.zeros((), jnp.int32))
         # Without weak types, which the state after a step does not have: else the loop is compiled twice.
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
 

@@ -2,6 +2,8 @@
 
 import sys
 
+import numpy as np
+
 
 class Progress:
     """Shows how far training is. Does nothing unless asked to."""
@@ -23,7 +25,7 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def update(self, done: int, loss: float) -> None:
+    def update(self, done: int, loss: np.floating | float) -> None:
         """`done` steps are taken, the last objective was `loss`."""
         if self._bar is not None:
             self._bar.set_postfix(objective=f"{loss:.4g}", refresh=False)

@@ -220,7 +220,7 @@ class Parquet(Source):
             index[place] = self._first[block] + np.arange(len(place))
         return self._split(values, index)
 
-    def _read(self, file: int, offset: int, count: int) -> np.ndarray:
+    def _read(self, file: int | np.integer, offset: int, count: int) -> np.ndarray:
         """Some rows of a file, [count, columns], checked."""
         pl, path = import_polars(), self._paths[file]
         columns = [pl.col(name).cast(pl.Float32 if self.dtype == np.float32 else pl.Float64) for name in self._columns]

@@ -63,7 +63,7 @@ class Activation(Layer):
         return Moments(self.dual(k11, moments.K, k22), moments.alone, theta, mean, rows, columns)
 
 
-def norm_and_cosine(k11: Array, k12: Array, k22: Array) -> tuple[Array, Array]:
+def norm_and_cosine(k11: Array | float, k12: Array, k22: Array | float) -> tuple[Array, Array]:
     """sqrt(k11 k22) and k12 over it, 0 where it is 0."""
     norm = safe_sqrt(k11) * safe_sqrt(k22)
     return norm, jnp.where(norm > 0.0, k12 / jnp.where(norm > 0.0, norm, 1.0), 0.0)

@@ -27,6 +27,7 @@ from mercer.kernels.nngp.layers import (
     through,
 )
 from mercer.kernels.nngp.moments import Moments, moments_alone, moments_of_inputs
+from mercer.validation import AnyArray
 
 
 class _Wide(Kernel):
@@ -41,13 +42,13 @@ class _Wide(Kernel):
         """What the kernel is of the moments of the last layer."""
 
     def __call__(
-        self, X: Float[Array, "N *shape"], X2: Float[Array, "N2 *shape"] | None = None
+        self, X: Float[AnyArray, "N *shape"], X2: Float[AnyArray, "N2 ..."] | None = None
     ) -> Float[Array, "N N2"]:
         """The matrix of k(x, x'), [N, N2]; of rows [N, D] or images [N, H, W, C]. With X2 left out, [N, N]."""
         kernel, X, X2 = self._of_rows(X, X2)
         return Kernel.__call__(kernel, X, X2)
 
-    def diag(self, X: Float[Array, "N *shape"]) -> Float[Array, " N"]:
+    def diag(self, X: Float[AnyArray, "N *shape"]) -> Float[Array, " N"]:
         """The variances k(x, x), [N]; of rows [N, D] or images [N, H, W, C]."""
         kernel, X, _ = self._of_rows(X, None)
         return Kernel.diag(kernel, X)
@@ -58,7 +59,7 @@ class _Wide(Kernel):
         for name, images in (("X", X), ("X2", X2)):
             if images is not None and jnp.ndim(images) == 4:
                 images = validation.floating(images, name)
-                shape = images.shape[1:]
+                shape: Any = images.shape[1:]
                 if kernel.image_shape not in (None, shape):
                     raise ValueError(f"{name} expects images of shape {kernel.image_shape}, got {shape}")
                 if kernel.image_shape is None:

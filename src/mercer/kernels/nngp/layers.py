@@ -19,6 +19,7 @@ from jaxtyping import Array
 
 from mercer.kernels.nngp.moments import Moments
 from mercer.parameters import Module, is_concrete, param, positive
+from mercer.validation import OneOrMany
 
 Pixels = tuple[int, int] | None  # (H, W); None for rows of features
 
@@ -101,7 +102,7 @@ class Dense(_Weighted):
     weight_std: Array = param(positive)
     bias_std: Array | None = param(positive)
 
-    def __init__(self, weight_std: Array | float = 1.0, bias_std: Array | float | None = 0.0):
+    def __init__(self, weight_std: OneOrMany = 1.0, bias_std: OneOrMany | None = 0.0):
         self.weight_std, self.bias_std = weight_std, _bias(bias_std)
 
     def _apply(self, moments):
@@ -126,8 +127,8 @@ class Conv(_Weighted):
         filter_shape: Sequence[int],
         strides: Sequence[int] = (1, 1),
         padding: Literal["SAME", "VALID"] = "SAME",
-        weight_std: Array | float = 1.0,
-        bias_std: Array | float | None = 0.0,
+        weight_std: OneOrMany = 1.0,
+        bias_std: OneOrMany | None = 0.0,
     ):
         self.filter_shape, self.strides = _two("filter_shape", filter_shape), _two("strides", strides)
         if padding not in ("SAME", "VALID"):
