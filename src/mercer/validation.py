@@ -33,7 +33,7 @@ def floating(values: Any, name: str) -> Array:
     return jnp.asarray(values)
 
 
-def finite(values: Array, name: str) -> None:
+def finite(values: AnyArray, name: str) -> None:
     """Refuses NaN and infinities where the numbers are known."""
     if is_concrete(values) and not _all(jnp.isfinite, values):
         rows = np.unique(np.argwhere(~np.isfinite(np.asarray(values)))[:, 0])
@@ -42,7 +42,7 @@ def finite(values: Array, name: str) -> None:
         )
 
 
-def _all(predicate: Callable[[Array], Array], values: Array) -> bool:
+def _all(predicate: Callable[[AnyArray], Array], values: AnyArray) -> bool:
     with jax.ensure_compile_time_eval():  # a concrete array may meet us inside somebody's jit
         return bool(predicate(values).all())
 
