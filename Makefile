@@ -24,10 +24,11 @@ bench: $(VENV)/.run-installed  ## mercer beside its peers (benchmarks/setup_peer
 docs: $(VENV)/.dev-installed  ## the documentation, into site/
 	$(BIN)/python -m mkdocs build --strict
 
-lint: $(VENV)/.dev-installed  ## style and types
+lint: $(VENV)/.lint-installed  ## style, types, and who imports whom
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
 
 clean:
 	rm -rf $(VENV) site dist demo.png demo.mercer .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -35,6 +36,10 @@ clean:
 
 $(VENV)/.run-installed: pyproject.toml constraints.txt
 	$(INSTALL) -e '.[test]'
+	touch $@
+
+$(VENV)/.lint-installed: pyproject.toml constraints.txt
+	$(INSTALL) -e '.[test,lint]'
 	touch $@
 
 $(VENV)/.dev-installed: pyproject.toml constraints.txt
