@@ -48,7 +48,7 @@ def model_of(arguments, X):
     Z = Z + 0.02 * jax.random.normal(jax.random.key(arguments.seed + 1), Z.shape, Z.dtype)
     inducing = mc.inducing.Patches(Z)
     if arguments.kernel == "sum":
-        whole = mc.inducing.random_subset(jax.random.key(arguments.seed + 2), X, arguments.points)
+        whole = mc.inducing.random_subset(X, arguments.points, key=jax.random.key(arguments.seed + 2))
         kernel = kernel + mc.kernels.RBF(10.0, 5.0)
         inducing = mc.inducing.PerTerm([inducing, mc.inducing.Points(whole)])
     likelihood = {

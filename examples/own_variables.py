@@ -102,7 +102,7 @@ def main() -> None:
     exact = mc.Conditioned(model.posterior.prior, X, Y, model.likelihood.variance)
     print(f"bound {mc.elbo(model, X, Y):.1f}, evidence {exact.log_marginal_likelihood():.1f}")
     print({name: model.posterior.predict(X[:5], name).cov.shape for name in ("diag", "outputs", "inputs", "full")})
-    print("a path:", model.posterior.sample_function(jax.random.key(1))(X[::80]).ravel())
+    print("a path:", model.posterior.sample_function(key=jax.random.key(1))(X[::80]).ravel())
     with tempfile.TemporaryDirectory() as folder:
         mc.save(Path(folder) / "walk.mercer", model)
         loaded = mc.load(Path(folder) / "walk.mercer")

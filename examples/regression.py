@@ -54,7 +54,7 @@ def sparse(train) -> mc.Model:
     """Sparse variational regression with 15 inducing points, on minibatches of 50."""
     key = jax.random.key(0)
     kernel = mc.kernels.RBF()
-    Z = mc.inducing.greedy_variance(key, train[0], kernel, 15)
+    Z = mc.inducing.greedy_variance(train[0], kernel, 15, key=key)
     q = mc.Sparse(mc.GP(kernel, mc.means.Constant(0.0)), mc.inducing.Points(Z))
     start = mc.Model(q, mc.likelihoods.Gaussian(0.1))
     optimiser = mc.training.NaturalGradient(0.1, optax.adam(0.02))

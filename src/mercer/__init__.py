@@ -24,6 +24,7 @@ from mercer import (
     priors,
     training,
 )
+from mercer.errors import MercerError
 from mercer.io import load, save
 from mercer.model import Model
 from mercer.objectives import elbo
@@ -46,6 +47,7 @@ __all__ = [
     "GP",
     "Conditioned",
     "Gaussian",
+    "MercerError",
     "Mixture",
     "Model",
     "Process",

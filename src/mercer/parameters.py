@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from mercer import deprecation
+
 Tree = TypeVar("Tree")
 _DECLARATION = "mercer"
 
@@ -198,6 +200,10 @@ def constant(*, finite: bool = True, **kwargs: Any) -> Any:
 
 class Module(eqx.Module):
     """Base of every mercer class: an immutable value, whose declared fields are checked when it is made."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecation.adapt(cls)
 
     def __check_init__(self):
         for field in dataclasses.fields(self):

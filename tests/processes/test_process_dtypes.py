@@ -31,7 +31,7 @@ def test_float32_in_float32_out(name):
     narrow, wide = named[name], wide_named[name]
 
     def everything(A):
-        draws = narrow.sample(KEY, A, 2), narrow.sample_function(KEY, num_features=8)(A)
+        draws = narrow.sample(A, 2, key=KEY), narrow.sample_function(num_features=8, key=KEY)(A)
         cached = narrow.cached() if hasattr(narrow, "cached") else narrow
         return draws, [tuple(process.predict(A, layout)) for process in (narrow, cached) for layout in LAYOUTS]
 

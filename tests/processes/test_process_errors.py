@@ -82,7 +82,7 @@ def test_wrong_inputs_and_layouts(process):
     with pytest.raises(ValueError, match=r"covariance must be one of .*'inputs'.*, got 'diagonal'"):
         process.predict(X_NEW, "diagonal")
     with pytest.raises(ValueError, match="X must be two-dimensional"):
-        process.sample(jax.random.key(0), X_NEW[0])
+        process.sample(X_NEW[0], key=jax.random.key(0))
 
 
 def test_a_mean_with_another_number_of_outputs_is_refused():
@@ -114,7 +114,7 @@ def test_a_factorisation_that_fails_names_its_matrix():
     with pytest.raises(FactorisationError, match=rf"Kuu \[{M} x {M}\] is not positive definite"):
         mc.Sparse(wrong, POINTS).predict(X_NEW)
     with pytest.raises(FactorisationError, match="the covariance of the sample"):
-        mc.Gaussian(X_NEW[:, :1], -np.eye(4)[None], "inputs").sample(jax.random.key(0))
+        mc.Gaussian(X_NEW[:, :1], -np.eye(4)[None], "inputs").sample(key=jax.random.key(0))
 
 
 def test_overflow_is_found():

@@ -65,6 +65,9 @@ _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
     "mercer.training.NaturalGradient": {"where": lambda values: None},
 }
 
+# Fields that had another name in files from before.
+_RENAMED: dict[str, dict[str, str]] = {"mercer.likelihoods.CorrelatedGaussian": {"covariance": "noise_covariance"}}
+
 _STATEFUL = "a layer with a state outside of the model (BatchNorm, SpectralNorm) cannot be saved; LayerNorm has none"
 
 
@@ -166,6 +169,8 @@ def fields(value: Any) -> dict[str, Any]:
 def assemble(cls: type, values: dict[str, Any]) -> Any:
     """The object of a class that has these values, made without its constructor."""
     names = field_names(cls)
+    renamed = _RENAMED.get(class_name(cls) or "", {})
+    values = {renamed.get(name, name): value for name, value in values.items()}
     for name, value in _ADDED.get(class_name(cls) or "", {}).items():
         if name not in values:
             values = values | {name: value(values)}

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.deprecation import key_by_name
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, cast, constant, param, positive
 
@@ -79,7 +80,8 @@ class SumOfFeatures(Map):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         key_features, key_weights = jax.random.split(self.key)
-        maps = [self.kernel.features(k, self.num_features) for k in jax.random.split(key_features, self.num_outputs)]
+        keys = jax.random.split(key_features, self.num_outputs)
+        maps = [self.kernel.features(self.num_features, key=k) for k in keys]
         weights = jax.random.normal(key_weights, (self.num_outputs, self.num_features))
         columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(maps, weights, strict=True)]
         return jnp.stack(columns, axis=1)
@@ -119,7 +121,8 @@ class Kernel(Module):
     def _diagonal(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """k(x, x) for each row, without forming a matrix."""
 
-    def features(self, key: PRNGKeyArray, num: int) -> Features:
+    @key_by_name
+    def features(self, num: int, *, key: PRNGKeyArray) -> Features:
         """A random map phi: X -> [N, num] whose products are the kernel in expectation, E phi(x) . phi(x') = k(x, x').
 
         The entries are independent estimates of equal expectation, E phi_i(x) phi_i(x') = k(x, x') / num, which is what
@@ -162,7 +165,8 @@ class Kernel(Module):
         """The kernel of the given columns, as a sum of products of kernels that are neither."""
         return [Term(((self, columns),))]
 
-    def draw(self, key: PRNGKeyArray, num_features: int, num_outputs: int = 1) -> Draw:
+    @key_by_name
+    def draw(self, num_features: int, num_outputs: int = 1, *, key: PRNGKeyArray) -> Draw:
         """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
         self._check_features()
         return Draw(SumOfFeatures(self, key, num_features, num_outputs))
@@ -248,7 +252,7 @@ class Sum(Kernel):
         keys = jax.random.split(key, len(self.kernels) + 1)
         signs = jax.random.rademacher(keys[0], (len(self.kernels), num), X.dtype)
         terms = zip(signs, self.kernels, keys[1:], strict=True)
-        return sum(s * kernel.features(k, num)(X) for s, kernel, k in terms)
+        return sum(s * kernel.features(num, key=k)(X) for s, kernel, k in terms)
 
 
 class Product(Kernel):
@@ -276,7 +280,7 @@ class Product(Kernel):
 
     def _features(self, key, num, X):
         keys = jax.random.split(key, len(self.kernels))
-        factors = [kernel.features(k, num)(X) for kernel, k in zip(self.kernels, keys, strict=True)]
+        factors = [kernel.features(num, key=k)(X) for kernel, k in zip(self.kernels, keys, strict=True)]
         return jnp.sqrt(float(num)) ** (len(factors) - 1) * _product(factors)
 
 
@@ -309,7 +313,7 @@ class Scaled(Kernel):
         return [Term(term.factors, self.scale * term.scale) for term in self.kernel.terms(columns)]
 
     def _features(self, key, num, X):
-        return jnp.sqrt(self.scale).astype(X.dtype) * self.kernel.features(key, num)(X)
+        return jnp.sqrt(self.scale).astype(X.dtype) * self.kernel.features(num, key=key)(X)
 
 
 class OnDimensions(Kernel):
@@ -347,4 +351,4 @@ class OnDimensions(Kernel):
         return self.kernel.terms(tuple(columns[d] for d in self.dims))
 
     def _features(self, key, num, X):
-        return self.kernel.features(key, num)(self._columns(X))
+        return self.kernel.features(num, key=key)(self._columns(X))

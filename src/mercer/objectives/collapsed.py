@@ -76,7 +76,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
 
         C = posterior.structure.for_each_group(of_group, posterior.structure.columns(batch.X))
         C = C.reshape(1, -1, C.shape[-1])
-        own = posterior.prior.covariance(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
+        own = posterior.prior.covariance_of(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
         observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))
         shared, num_groups = True, posterior.q_mu.shape[1]
     else:
@@ -113,19 +113,37 @@ class CollapsedELBO(Objective):
     def _value(self, model, batch, key):
         return -_bound(model, batch) / batch.num_data
 
-    def bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
-        """The lower bound on log p(Y), in nats over all the data."""
-        return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y))))
+    def bound(
+        self,
+        model: Model,
+        X: Float[Array, "N D"],
+        Y: Float[Array, "N P"],
+        weights: Float[Array, " N"] | None = None,
+    ) -> Float[Array, ""]:
+        """The lower bound on log p(Y), in nats over all the data. A row counts as often as its weight says, here and below."""
+        return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y, weights))))
 
-    def upper_bound(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Float[Array, ""]:
+    def upper_bound(
+        self,
+        model: Model,
+        X: Float[Array, "N D"],
+        Y: Float[Array, "N P"],
+        weights: Float[Array, " N"] | None = None,
+    ) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
-        return self._of(_upper_bound, model, self.checked(model, (X, Y)))
+        return self._of(_upper_bound, model, self.checked(model, (X, Y, weights)))
 
-    def posterior(self, model: Model, X: Float[Array, "N D"], Y: Float[Array, "N P"]) -> Sparse:
+    def posterior(
+        self,
+        model: Model,
+        X: Float[Array, "N D"],
+        Y: Float[Array, "N P"],
+        weights: Float[Array, " N"] | None = None,
+    ) -> Sparse:
         """The sparse posterior with the best q(u)."""
-        return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y))))
+        return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y, weights))))
 
-    def complete(self, model, batch):
+    def finish(self, model, batch):
         return Model(self._of(_optimum, model, batch), model.likelihood)
 
     def _of(self, function, model, batch):
