@@ -28,6 +28,7 @@ from mercer.errors import MercerError
 from mercer.io import load, save
 from mercer.model import Model
 from mercer.objectives import elbo
+from mercer.overview import Summary, summary
 from mercer.parameters import constant, param
 from mercer.processes import GP, Conditioned, Gaussian, Mixture, Process, Sparse
 from mercer.training import fit
@@ -52,6 +53,7 @@ __all__ = [
     "Model",
     "Process",
     "Sparse",
+    "Summary",
     "calibration",
     "constant",
     "covariances",
@@ -72,5 +74,6 @@ __all__ = [
     "parameters",
     "priors",
     "save",
+    "summary",
     "training",
 ]

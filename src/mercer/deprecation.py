@@ -70,13 +70,9 @@ def adapt(cls: type) -> None:
 
 
 def _key_last(method: Callable) -> Callable:
-    parameters = inspect.signature(method).parameters.values()
-    by_name = any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD
-        or (parameter.name == "key" and parameter.kind is inspect.Parameter.KEYWORD_ONLY)
-        for parameter in parameters
-    )
-    if by_name:
+    _, *parameters = inspect.signature(method).parameters.values()
+    by_name = any(p.name == "key" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    if by_name and parameters[0].name != "key":
         return method
     _warn_at(method, f"{method.__qualname__}: write it with the key last and by name, (self, ..., *, key)")
 

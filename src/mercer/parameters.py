@@ -216,6 +216,12 @@ class Module(eqx.Module):
                         f"{type(self).__name__}: {field.name} expects {declaration.constraint.expected}, got {_brief(leaf)}"
                     )
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table of `mercer.summary`."""
+        from mercer.overview import summary  # which looks at modules
+
+        return summary(self)._repr_html_()
+
 
 def _brief(value: Any) -> str:
     value = np.asarray(value)
@@ -279,6 +285,16 @@ def trainable(tree: Tree) -> Tree:
             raise TypeError(f"the array at {path} is declared neither param(...) nor constant() by its class")
         flags.append(declaration is not None and declaration.trainable and _is_inexact(leaf))
     return jax.tree.unflatten(structure, flags)
+
+
+def hold(flags: Tree, frozen: Callable[[Any], Any] | None) -> Tree:
+    """A tree of booleans, with False in the parts that `frozen`, a function from a model of its form, leads to."""
+    if frozen is None:
+        return flags
+    try:
+        return eqx.tree_at(frozen, flags, replace_fn=lambda part: jax.tree.map(lambda _: False, part))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"frozen must be a function from the model to parts of it: {error}") from error
 
 
 def _map_trainable(apply: Callable[[Constraint, Array], Array], tree: Tree) -> Tree:

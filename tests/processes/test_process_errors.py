@@ -18,7 +18,7 @@ Q_MU, Q_SQRT = some_q(1)
 WRONG = {
     "kernel": (lambda: mc.GP("RBF"), "kernel expects a mercer kernel, got str"),
     "mean": (lambda: mc.GP(KERNEL, 1.0), "mean expects a mercer mean function, got float"),
-    "Conditioned, prior": (lambda: mc.Conditioned(CONDITIONED, X, Y), "prior expects a mercer.GP, got Conditioned"),
+    "Conditioned, prior": (lambda: mc.Conditioned(SPARSE, X, Y), "prior expects a mercer.GP, got Sparse"),
     "Conditioned, 1-D X": (lambda: mc.Conditioned(GP, X[:, 0], Y), r"X must be two-dimensional.*X\[:, None\]"),
     "Conditioned, 1-D Y": (lambda: mc.Conditioned(GP, X, Y[:, 0]), r"Y must be two-dimensional.*Y\[:, None\]"),
     "Conditioned, NaN in X": (lambda: mc.Conditioned(GP, NAN_X, Y), "X must be finite.*1 of 9 rows.*row 3"),

@@ -42,7 +42,8 @@ class Terms(NamedTuple):
     slack: Float[Array, "#S n"]  # k_nn - |C_n|^2
     residual: Float[Array, "S n"]
     observed: Array
-    noise: Float[Array, "S n"]
+    noise: Float[Array, "S n"]  # divided by `counts`
+    counts: Float[Array, "S n"]  # how often a row counts
     shared: bool  # whether the systems have the same C and the same precisions
     num_groups: int  # of variables in a system, between which q(u) is independent
 
@@ -69,6 +70,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
     noise = gaussian_noise(model, batch)
     same_noise = jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1
     noise = jnp.broadcast_to(noise, batch.Y.shape)
+    counts = jnp.ones_like(noise) if batch.weights is None else jnp.broadcast_to(batch.weights[:, None], noise.shape)
     if not posterior.structure.independent:
 
         def of_group(pair, cross):
@@ -77,7 +79,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
         C = posterior.structure.for_each_group(of_group, posterior.structure.columns(batch.X))
         C = C.reshape(1, -1, C.shape[-1])
         own = posterior.prior.covariance_of(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
-        observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))
+        observed, residual, noise, counts = (array.reshape(1, -1) for array in (observed, residual, noise, counts))
         shared, num_groups = True, posterior.q_mu.shape[1]
     else:
 
@@ -85,10 +87,10 @@ def _terms(model: Model, batch: Batch) -> Terms:
             return Kuu(*pair).whiten(cross_covariance(*pair, batch.X)), prior_variance(pair[1], batch.X)
 
         C, own = for_each(of_pair, posterior.structure.pairs)
-        observed, residual, noise = observed.T, residual.T, noise.T
+        observed, residual, noise, counts = observed.T, residual.T, noise.T, counts.T
         shared, num_groups = batch.complete and same_noise and len(C) == 1, 1
     slack = jnp.maximum(own - jnp.sum(C**2, axis=1), 0.0)
-    return Terms(C, slack, residual, observed, noise, shared, num_groups)
+    return Terms(C, slack, residual, observed, noise, counts, shared, num_groups)
 
 
 class CollapsedELBO(Objective):
@@ -193,7 +195,7 @@ def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
 def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
     t = _terms(model, batch)
     B = t.regression(t.noise).B
-    raised = t.noise + jnp.sum(jnp.where(t.observed, t.slack, 0.0), axis=1, keepdims=True)
+    raised = t.noise + jnp.sum(jnp.where(t.observed, t.counts * t.slack, 0.0), axis=1, keepdims=True) / t.counts
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / raised, 0.0))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
     W = inverse_factor(B, always=False)

@@ -16,14 +16,12 @@ from mercer.covariances import Kuu
 from mercer.means import Zero
 from mercer.parameters import cast
 from mercer.processes.latents import for_each
-from mercer.processes.of_before import as_prior
 from mercer.processes.prior import GP
 from mercer.processes.structure import structure_of
 
 
 def divergence_of_variables(q: Any, prior: Any) -> Float[Array, ""]:
     """KL[q(u) || p(u)] of a `Sparse` q, in nats, summed over groups."""
-    prior = as_prior(prior, "kl")
     if not isinstance(prior, GP):
         raise ValueError(f"kl expects a mercer.GP, got {type(prior).__name__}")
     prior = cast(prior, q.q_mu.dtype)
