@@ -95,7 +95,8 @@ def test_kmeans_is_better_than_random_rows_and_more_iterations_than_fewer():
     for seed in range(3):
         key = jax.random.key(seed)
         by_chance, seeds, once, often = (
-            within(X, Z) for Z in (random_subset(X, 6, key=key), *(kmeans(X, 6, iterations=i, key=key) for i in (0, 1, 20)))
+            within(X, Z)
+            for Z in (random_subset(X, 6, key=key), *(kmeans(X, 6, iterations=i, key=key) for i in (0, 1, 20)))
         )
         assert often < by_chance
         assert often <= once <= seeds

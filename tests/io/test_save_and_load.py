@@ -433,6 +433,14 @@ def test_every_class_comes_back_exactly(there_and_back):
         assert jax.tree.structure(value) == jax.tree.structure(back)
 
 
+def test_every_class_has_a_table():
+    for value in VALUES:
+        found = mc.summary(value)
+        sizes = [leaf.size for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array | np.ndarray)]
+        assert len(found.rows) == len(sizes)
+        assert found.trained + found.held + found.constant == sum(sizes)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_predictions_are_the_same(name, there_and_back):
     model = MODELS[name]
