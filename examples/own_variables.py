@@ -34,7 +34,7 @@ class Brownian(mc.kernels.Kernel):
     def _diagonal(self, X):
         return self.variance * X[:, 0]
 
-    def features(self, key, num):
+    def features(self, num, *, key):
         """Steps at random times: min(x, x') is the horizon times the chance that a time is before both. For sample paths."""
         times = jax.random.uniform(key, (num,), maxval=self.horizon)
         height = jnp.sqrt(self.variance * self.horizon / num)

@@ -1,6 +1,7 @@
 """Every old spelling works as it did, with a DeprecationWarning at the line that has it."""
 
 import base64
+import contextlib
 import warnings
 
 import equinox as eqx
@@ -29,8 +30,12 @@ def same(found, expected):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+@contextlib.contextmanager
 def warned(match):
-    return pytest.warns(DeprecationWarning, match=match)
+    """Expects warnings, all of them at lines of this file."""
+    with pytest.warns(DeprecationWarning, match=match) as caught:
+        yield caught
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 KEYS = {
@@ -75,9 +80,8 @@ KEYS = {
 @pytest.mark.parametrize("name", KEYS)
 def test_a_key_in_its_old_place(name):
     old, new = KEYS[name]
-    with warned("the key comes last and by name") as caught:
+    with warned("the key comes last and by name"):
         found = old()
-    assert {warning.filename for warning in caught if warning.category is DeprecationWarning} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         expected = new()
@@ -111,7 +115,6 @@ def test_kernels_that_users_wrote_with_the_key_first():
                 return jnp.ones(shape)
 
     assert len(caught) == 3
-    assert {warning.filename for warning in caught} == {__file__}
     mine, plain = Mine(0.8), PRIOR.kernel
     first, second = (jax.random.fold_in(KEY, i) for i in (1, 2))
     # As the library calls them, and as users do, the old way and the new one.

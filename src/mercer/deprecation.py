@@ -17,9 +17,12 @@ Result = TypeVar("Result")
 _MARK = "_takes_key_by_name"
 
 
-def warn(message: str) -> None:
-    """Warns at the line that uses an old spelling: the one that calls the function that calls this one."""
-    level, frame = 3, sys._getframe(2)
+def warn(message: str, depth: int = 1) -> None:
+    """Warns at the line that uses an old spelling: the one that calls the function that calls this one.
+
+    A `depth` of 2 is the caller of that one, and so on.
+    """
+    level, frame = 2 + depth, sys._getframe(1 + depth)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("equinox."):
         level, frame = level + 1, frame.f_back  # a constructor or a method is called through equinox
     warnings.warn(message, DeprecationWarning, level)

@@ -44,7 +44,7 @@ def as_prior(process: Any, owner: str) -> Any:
     """A process as it is; of an exact posterior, its prior."""
     if not isinstance(process, FittedPrior):
         return process
-    warn(f"{owner}: the prior of what fit gives is model.posterior.prior; model.posterior is the posterior")
+    warn(f"{owner}: the prior of what fit gives is model.posterior.prior; model.posterior is the posterior", depth=2)
     return process.prior
 
 

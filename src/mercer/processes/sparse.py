@@ -86,7 +86,7 @@ class Sparse(Process):
         if not isinstance(prior, GP) or not isinstance(inducing, InducingVariables):
             kinds = f"{type(prior).__name__} and {type(inducing).__name__}"
             raise ValueError(f"Sparse expects a mercer.GP and inducing variables, got {kinds}")
-        if covariance == "diagonal":
+        if str(covariance) == "diagonal":
             warn('Sparse: covariance="diagonal" is called "diag" now')
             covariance = "diag"
         if gradients not in get_args(Precision):
