@@ -21,6 +21,7 @@ X = np.linspace(0.0, 4.0, 14)[:, None]
 Y = np.sin(X)
 PRIOR = mc.GP(mc.kernels.RBF(0.8))
 NOISY = mc.likelihoods.Gaussian(0.1)
+IMAGES, PATCHES = np.arange(32.0).reshape(2, 16), mc.kernels.Convolutional(mc.kernels.RBF(), (4, 4), (2, 2))
 GAUSSIAN = mc.Gaussian(Y, 0.1 + X, "diag")
 
 
@@ -68,6 +69,10 @@ KEYS = {
     ),
     "frequencies": (lambda: PRIOR.kernel.frequencies(KEY, (3, 1)), lambda: PRIOR.kernel.frequencies((3, 1), key=KEY)),
     "random_subset": (lambda: mc.inducing.random_subset(KEY, X, 3), lambda: mc.inducing.random_subset(X, 3, key=KEY)),
+    "random_patches": (
+        lambda: mc.inducing.random_patches(KEY, IMAGES, PATCHES, 3),
+        lambda: mc.inducing.random_patches(IMAGES, PATCHES, 3, key=KEY),
+    ),
     "kmeans": (lambda: mc.inducing.kmeans(KEY, X, 3), lambda: mc.inducing.kmeans(X, 3, key=KEY)),
     "greedy_variance": (
         lambda: mc.inducing.greedy_variance(KEY, X, PRIOR.kernel, 3, candidates=9),

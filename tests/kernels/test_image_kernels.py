@@ -251,7 +251,7 @@ def test_classes_of_tiny_images_are_learnt():
         x[i : i + 3, j : j + 3] = shapes[label]
     X = X.reshape(120, -1) + 0.05 * RNG.normal(size=(120, 36))
     kernel = Convolutional(kernels.RBF(1.0, 5.0), (6, 6), (3, 3))
-    Z = inducing.random_patches(KEY, X, kernel, 15)
+    Z = inducing.random_patches(X, kernel, 15, key=KEY)
     model = mc.Model(
         mc.Sparse(mc.GP(kernel), inducing.Patches(Z), num_outputs=3), mc.likelihoods.Softmax(3, num_samples=16)
     )
@@ -281,15 +281,15 @@ def test_random_patches_are_different_patches_of_the_images():
     kernel = image_to_image("channels")
     X = np.array(some_images(kernel, 6))
     X[:4] = 0.5  # whose patches are all the same
-    found = inducing.random_patches(KEY, X, kernel, 8)
+    found = inducing.random_patches(X, kernel, 8, key=KEY)
     every = {patch.tobytes() for x in X[4:] for patch in plain_patches(kernel, x)}
     assert len(every) == 8  # two images of four patches each
     assert {np.asarray(patch).tobytes() for patch in found} == every
-    with_constant = np.asarray(inducing.random_patches(KEY, X, kernel, 9))
+    with_constant = np.asarray(inducing.random_patches(X, kernel, 9, key=KEY))
     np.testing.assert_array_equal(with_constant[8], 0.5)
     with pytest.raises(ValueError, match="different patches of X, 9, got 10"):
-        inducing.random_patches(KEY, X, kernel, 10)
-    other = inducing.random_patches(jax.random.key(2), X, kernel, 3)
+        inducing.random_patches(X, kernel, 10, key=KEY)
+    other = inducing.random_patches(X, kernel, 3, key=jax.random.key(2))
     assert not np.array_equal(found[:3], other)
 
 
@@ -328,7 +328,7 @@ ERRORS = {
     "Z": (lambda: inducing.Patches(np.ones(4)), "Z must be two-dimensional"),
     "of_function": (lambda: inducing.Patches(np.ones((2, 4))).of_function(jnp.sin), "must be a draw of a"),
     "num": (
-        lambda: inducing.random_patches(KEY, np.ones((2, 12)), convolutional("sum"), 13),
+        lambda: inducing.random_patches(np.ones((2, 12)), convolutional("sum"), 13, key=KEY),
         "num must be between 1 and the number of patches of X, 12",
     ),
 }
