@@ -167,11 +167,13 @@ def test_a_file_from_before_the_renaming(tmp_path):
     same(mc.load(tmp_path / "old.mercer"), mc.likelihoods.CorrelatedGaussian(np.array([[1.0, 0.25], [0.25, 0.5]])))
 
 
-def test_the_covariance_of_a_table():
+def test_the_model_of_a_table():
     with jax.enable_x64(True):
         model = regression(X, Y, None, Settings(steps=2))
         with warned(r"joint\(X\)\[1\]"):
             same(model.covariance(X), model.joint(X)[1])
+        with warned("the key comes last"):
+            same(model.sample(KEY, X, 2), model.sample(X, 2, key=KEY))
 
 
 class Finished(Objective):

@@ -77,14 +77,16 @@ MIXED = mc.kernels.LinearCoregionalisation(
 )
 SEVERAL = mc.Sparse(mc.GP(MIXED), mc.inducing.Shared(mc.inducing.Points(X[:5])))
 PAIR = mc.Sparse(PRIOR, mc.inducing.Points(X[:5]), 2)
-FEATURES = mc.Sparse(
-    mc.GP(mc.kernels.Matern32(0.9).on(0)), mc.inducing.FourierFeatures([-9.0, -9.0], [9.0, 9.0], (4, 4))
-)
+WAVES = mc.inducing.FourierFeatures([-9.0, -9.0], [9.0, 9.0], (4, 4))
+SEEN = mc.kernels.Matern32(0.9).on(0), mc.kernels.Matern12(2.0).on(1)
+FEATURES = mc.Sparse(mc.GP(SEEN[0]), WAVES)
+MIXED_FEATURES = mc.Sparse(mc.GP(mc.kernels.LinearCoregionalisation(SEEN, MIXED.W)), mc.inducing.Shared(WAVES))
 BOUNDS = {
     "one output": (SPARSE, Y),
     "two outputs": (mc.Model(PAIR, mc.likelihoods.Gaussian([0.2, 0.3])), TWO),
     "outputs that covary": (mc.Model(SEVERAL, mc.likelihoods.Gaussian(0.2)), TWO),
     "missing": (mc.Model(PAIR, mc.likelihoods.Gaussian(0.2)), np.where(TWO > 1.0, np.nan, TWO)),
+    "fixed features that covary": (mc.Model(MIXED_FEATURES, mc.likelihoods.Gaussian([0.2, 0.3])), TWO),
     "fixed features": (mc.Model(FEATURES, mc.likelihoods.Gaussian(0.2)), Y),
 }
 BOUNDED = {

@@ -175,7 +175,7 @@ def _sums_suffice(model: Model, batch: Batch) -> bool:
     posterior, structure = model.posterior, model.posterior.structure
     structured = not structure.indexed and (structure.independent or isinstance(posterior.inducing, Shared))
     plain = isinstance(posterior.prior.mean, Zero) and model.likelihood.variance is not None
-    usual = batch.inputs is not None and batch.complete and batch.weights is None and all_concrete(batch)
+    usual = batch.inputs is not None and batch.complete and all_concrete(batch)
     return structured and plain and usual and all(has_fixed_features(*pair) for pair in structure.pairs)
 
 
