@@ -246,6 +246,10 @@ def test_habits_from_when_fit_gave_the_trained_prior():
         Xs, Ys = np.concatenate([X, X[:extra] + 9.0]), np.concatenate([Y, Y[:extra]])
         with warned("condition adds data"):
             same(posterior.condition(Xs, Ys, noise), posterior.prior.condition(Xs, Ys, noise))
+    slopes = mc.inducing.Derivative(X, 0)
+    observed = mc.fit(START, MarginalLikelihood(), (slopes, Y), **OPTIONS).model.posterior
+    with warned("condition adds data"):
+        same(observed.condition(slopes, Y, noise), observed.prior.condition(slopes, Y, noise))
     with warned("posterior.prior.kernel"):
         priors = [(lambda m: m.posterior.kernel.lengthscale, mc.priors.LogNormal(0.0, 1.0))]
         again = mc.fit(

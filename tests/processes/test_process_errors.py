@@ -37,7 +37,7 @@ WRONG = {
     "Sparse, prior": (lambda: mc.Sparse(SPARSE, POINTS), "expects a mercer.GP and inducing variables, got Sparse"),
     "Sparse, inducing": (lambda: mc.Sparse(GP, Z), "inducing variables, got GP and ndarray"),
     "Sparse, num_outputs": (lambda: mc.Sparse(GP, POINTS, 0), "num_outputs must be at least 1, got 0"),
-    "Sparse, kind": (lambda: mc.Sparse(GP, POINTS, covariance="low rank"), '"full", "joint", "block" or "diagonal"'),
+    "Sparse, kind": (lambda: mc.Sparse(GP, POINTS, covariance="low rank"), '"full", "joint", "block" or "diag"'),
     "Sparse, blocks": (
         lambda: mc.Sparse(GP, POINTS, covariance="block", num_blocks=4),
         "num_blocks must divide the number of inducing variables, 6, got 4",
