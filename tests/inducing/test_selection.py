@@ -147,6 +147,6 @@ def test_other_wrong_arguments():
         greedy_indices(X, KERNELS["RBF"], 3, tolerance=1.0)
     for select in (random_subset, kmeans):
         with pytest.raises(ValueError, match="X must be two-dimensional"):
-            select(KEY, X[:, 0], 3)
+            select(X[:, 0], 3, key=KEY)
         with pytest.raises(ValueError, match="X must be finite"):
-            select(KEY, X * np.nan, 3)
+            select(X * np.nan, 3, key=KEY)

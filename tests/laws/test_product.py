@@ -75,7 +75,7 @@ PROCESSES = {
     "random": lambda L: Shaken(sparse(L)),
     "cached": lambda L: sparse(L).cached(),
 }
-EXACT, SPARSE = ("GP", "free form"), tuple(name for name in PROCESSES if name.startswith("Sparse"))
+EXACT, SPARSE = ("GP", "free form", "Conditioned"), tuple(name for name in PROCESSES if name.startswith("Sparse"))
 POSTERIORS = ("Conditioned", *SPARSE, "mixture", "random")
 
 
