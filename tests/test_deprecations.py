@@ -116,6 +116,7 @@ def test_kernels_that_users_wrote_with_the_key_first():
             def of_squared_distance(self, r2):
                 return self.variance * jnp.cos(jnp.sqrt(r2))
 
+            @eqx.filter_jit
             def frequencies(self, k, shape):  # by any name
                 return jnp.ones(shape)
 

@@ -30,6 +30,7 @@ def warn(message: str, depth: int = 1) -> None:
 
 def _warn_at(function: Callable, message: str) -> None:
     """Warns where a function is written."""
+    function = inspect.unwrap(function)
     code = function.__code__
     warnings.warn_explicit(message, DeprecationWarning, code.co_filename, code.co_firstlineno, function.__module__)
 
@@ -65,7 +66,7 @@ def adapt(cls: type) -> None:
     One that is written the old way, with the key first, is called that way.
     """
     for name, method in list(vars(cls).items()):
-        if not inspect.isfunction(method) or hasattr(method, _MARK):
+        if not callable(method) or hasattr(method, _MARK):
             continue
         overridden = next((vars(parent)[name] for parent in cls.__mro__[1:] if name in vars(parent)), None)
         if hasattr(overridden, _MARK):
