@@ -140,7 +140,7 @@ def by_gvi(divergence, share):
 
 def svgp(X, Y, seed, steps):
     """500 inducing points, the best q(u) of the collapsed bound."""
-    Z = mc.inducing.kmeans(jax.random.key(seed), X, min(500, len(X)))
+    Z = mc.inducing.kmeans(X, min(500, len(X)), key=jax.random.key(seed))
     start = mc.Model(mc.Sparse(mc.GP(prior_kernel(X)), mc.inducing.Points(Z)), mc.likelihoods.Gaussian(0.1))
     frozen = {"frozen": lambda model: model.posterior.inducing}
     return mc.fit(start, mc.objectives.CollapsedELBO(), (X, Y), optimiser=optax.lbfgs(), steps=60, **frozen).model
@@ -151,9 +151,7 @@ def exact(X, Y, seed, steps):
     if len(X) > 2000:
         return None
     start = mc.Model(mc.GP(prior_kernel(X)), mc.likelihoods.Gaussian(0.1))
-    fitted = mc.fit(start, mc.objectives.MarginalLikelihood(), (X, Y), optimiser=optax.lbfgs(), steps=60).model
-    noise = fitted.likelihood.variance
-    return mc.Model(mc.Conditioned(fitted.posterior, X, Y, noise), mc.likelihoods.Gaussian(noise))
+    return mc.fit(start, mc.objectives.MarginalLikelihood(), (X, Y), optimiser=optax.lbfgs(), steps=60).model
 
 
 def uci(arguments) -> None:
@@ -204,7 +202,7 @@ def settings():
 def curve_fit(i: int, setting, steps: int, weight: float):
     """A curve, what was learned of it, and its predictions in the units of y: mean and standard deviation at all x."""
     kernel, variational, divergence = setting
-    curve = datasets.toy_curve(i, jax.random.key(i))
+    curve = datasets.toy_curve(i, key=jax.random.key(i))
     (X, Y), (X_validation, Y_validation) = curve.train, curve.validation
     middle, scale = float(Y.mean()), float(Y.std())
     learned = gvi.learn(

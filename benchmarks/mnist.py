@@ -43,12 +43,12 @@ def model_of(arguments, X):
     base = mc.kernels.RBF(arguments.lengthscale, arguments.variance)
     weights = None if arguments.kernel == "conv" else np.ones(PATCHES)
     kernel = mc.kernels.Convolutional(base, SHAPE, PATCH, reduce="mean", weights=weights)
-    Z = mc.inducing.random_patches(jax.random.key(arguments.seed), X[:10_000], kernel, arguments.M)
+    Z = mc.inducing.random_patches(X[:10_000], kernel, arguments.M, key=jax.random.key(arguments.seed))
     # a little noise, as patches with few pixels inside a stroke differ by little
     Z = Z + 0.02 * jax.random.normal(jax.random.key(arguments.seed + 1), Z.shape, Z.dtype)
     inducing = mc.inducing.Patches(Z)
     if arguments.kernel == "sum":
-        whole = mc.inducing.random_subset(jax.random.key(arguments.seed + 2), X, arguments.points)
+        whole = mc.inducing.random_subset(X, arguments.points, key=jax.random.key(arguments.seed + 2))
         kernel = kernel + mc.kernels.RBF(10.0, 5.0)
         inducing = mc.inducing.PerTerm([inducing, mc.inducing.Points(whole)])
     likelihood = {

@@ -114,7 +114,7 @@ def mercer_model(p: dict, independent: bool, covariance: str):
         others = np.nonzero(~np.eye(P, dtype=bool))
 
         def mixture(model):
-            return getattr(model.posterior, "prior", model.posterior).kernel.W
+            return (model.posterior.prior or model.posterior).kernel.W
 
         priors = [
             (lambda model: mixture(model)[:, R:][others], mc.priors.Normal(0.0, 0.01)),
@@ -138,8 +138,6 @@ def mercer(p: dict, independent: bool, covariance: str = "full") -> tuple[np.nda
         "minibatches": {"optimiser": optax.adam(0.01), "steps": p["steps"], "batch_size": 500},
     }[p["method"]]
     model = mc.fit(model, objective, (X, Y), **options).model
-    if p["method"] == "exact":
-        model = mc.Model(mc.Conditioned(model.posterior, X, Y, model.likelihood.variance), model.likelihood)
     result = model.predict(p["X"])
     return np.asarray(result.mean), np.asarray(result.cov)
 

@@ -34,7 +34,7 @@ class Brownian(mc.kernels.Kernel):
     def _diagonal(self, X):
         return self.variance * X[:, 0]
 
-    def features(self, key, num):
+    def features(self, num, *, key):
         """Steps at random times: min(x, x') is the horizon times the chance that a time is before both. For sample paths."""
         times = jax.random.uniform(key, (num,), maxval=self.horizon)
         height = jnp.sqrt(self.variance * self.horizon / num)
@@ -102,7 +102,7 @@ def main() -> None:
     exact = mc.Conditioned(model.posterior.prior, X, Y, model.likelihood.variance)
     print(f"bound {mc.elbo(model, X, Y):.1f}, evidence {exact.log_marginal_likelihood():.1f}")
     print({name: model.posterior.predict(X[:5], name).cov.shape for name in ("diag", "outputs", "inputs", "full")})
-    print("a path:", model.posterior.sample_function(jax.random.key(1))(X[::80]).ravel())
+    print("a path:", model.posterior.sample_function(key=jax.random.key(1))(X[::80]).ravel())
     with tempfile.TemporaryDirectory() as folder:
         mc.save(Path(folder) / "walk.mercer", model)
         loaded = mc.load(Path(folder) / "walk.mercer")

@@ -45,16 +45,15 @@ def polynomial(train, X, degree: int) -> Prediction:
 def exact(train) -> mc.Model:
     """Exact regression: the parameters that make the marginal likelihood largest, by L-BFGS."""
     prior = mc.GP(mc.kernels.RBF(), mc.means.Constant(0.0))
-    start = mc.Conditioned(prior, *train, noise=0.1)
-    fitted = mc.fit(start, mc.objectives.MarginalLikelihood(), train, optimiser=optax.lbfgs(), steps=40, every=40).model
-    return mc.Model(fitted, mc.likelihoods.Gaussian(fitted.noise))
+    start = mc.Model(prior, mc.likelihoods.Gaussian(0.1))
+    return mc.fit(start, mc.objectives.MarginalLikelihood(), train, optimiser=optax.lbfgs(), steps=40, every=40).model
 
 
 def sparse(train) -> mc.Model:
     """Sparse variational regression with 15 inducing points, on minibatches of 50."""
     key = jax.random.key(0)
     kernel = mc.kernels.RBF()
-    Z = mc.inducing.greedy_variance(key, train[0], kernel, 15)
+    Z = mc.inducing.greedy_variance(train[0], kernel, 15)
     q = mc.Sparse(mc.GP(kernel, mc.means.Constant(0.0)), mc.inducing.Points(Z))
     start = mc.Model(q, mc.likelihoods.Gaussian(0.1))
     optimiser = mc.training.NaturalGradient(0.1, optax.adam(0.02))

@@ -37,7 +37,7 @@ class Either(mc.Process):
 
     def _sample_function(self, key, num_features):
         process = self.first if jax.random.bernoulli(key) else self.second
-        return process.sample_function(key, num_features)
+        return process.sample_function(num_features, key=key)
 
 
 class Shaken(mc.Process):
@@ -63,7 +63,7 @@ class Shaken(mc.Process):
         return mc.Mixture.of([self.process.predict(X + shift, covariance) for shift in noise])
 
     def _sample_function(self, key, num_features):
-        return self.process.sample_function(key, num_features)
+        return self.process.sample_function(num_features, key=key)
 
 
 class Averaged(TrainingObjective):

@@ -97,7 +97,7 @@ def test_a_tempered_process_in_all_layouts(layout):
 
 def test_functions_drawn_from_a_tempered_process():
     process = mc.processes.Tempered(PROCESSES["GP"](2), [4.0, 0.25])
-    draws = np.stack([process.sample_function(k, 64)(NEW) for k in jax.random.split(jax.random.key(0), 400)])
+    draws = np.stack([process.sample_function(64, key=k)(NEW) for k in jax.random.split(jax.random.key(0), 400)])
     mean, var = process.predict(NEW)
     np.testing.assert_allclose(draws.mean(0), mean, atol=5.0 * np.sqrt(var.max() / 400))
     np.testing.assert_allclose(draws.var(0), var, rtol=0.4)

@@ -12,7 +12,7 @@ from cases import mostly_slow
 from mercer import calibration, datasets, divergences, gvi, kernels, likelihoods
 from mercer.objectives import GVI, risks
 
-CURVE = datasets.toy_curve(6, jax.random.key(1), num=200, noise=0.2)
+CURVE = datasets.toy_curve(6, num=200, noise=0.2, key=jax.random.key(1))
 X, Y = CURVE.train
 
 

@@ -24,9 +24,11 @@ from mercer import (
     priors,
     training,
 )
+from mercer.errors import MercerError
 from mercer.io import load, save
 from mercer.model import Model
 from mercer.objectives import elbo
+from mercer.overview import Summary, summary
 from mercer.parameters import constant, param
 from mercer.processes import GP, Conditioned, Gaussian, Mixture, Process, Sparse
 from mercer.training import fit
@@ -46,10 +48,12 @@ __all__ = [
     "GP",
     "Conditioned",
     "Gaussian",
+    "MercerError",
     "Mixture",
     "Model",
     "Process",
     "Sparse",
+    "Summary",
     "calibration",
     "constant",
     "covariances",
@@ -70,5 +74,6 @@ __all__ = [
     "parameters",
     "priors",
     "save",
+    "summary",
     "training",
 ]

@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpy import cos, pi, sin, sqrt
 
+from mercer.deprecation import key_by_name
+
 __all__ = ["NUM_CURVES", "ToyCurve", "toy_curve"]
 
 _CURVES = (
@@ -58,7 +60,8 @@ class ToyCurve(NamedTuple):
         return self._rows(self.held_out)
 
 
-def toy_curve(i: int, key: PRNGKeyArray, *, num: int = 1000, noise: float = 0.5) -> ToyCurve:
+@key_by_name
+def toy_curve(i: int, *, num: int = 1000, noise: float = 0.5, key: PRNGKeyArray) -> ToyCurve:
     """Curve i = 1, ..., 10 of paper 000 at `num` equal steps from -2 to 2, with Gaussian noise of standard deviation `noise`.
 
     Of twenty equal segments four are held out at random, none at either end; of the other rows a fifth is for validation.

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from mercer import deprecation
+
 Tree = TypeVar("Tree")
 _DECLARATION = "mercer"
 
@@ -199,6 +201,10 @@ def constant(*, finite: bool = True, **kwargs: Any) -> Any:
 class Module(eqx.Module):
     """Base of every mercer class: an immutable value, whose declared fields are checked when it is made."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecation.adapt(cls)
+
     def __check_init__(self):
         for field in dataclasses.fields(self):
             declaration = field.metadata.get(_DECLARATION)
@@ -209,6 +215,12 @@ class Module(eqx.Module):
                     raise ValueError(
                         f"{type(self).__name__}: {field.name} expects {declaration.constraint.expected}, got {_brief(leaf)}"
                     )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table of `mercer.summary`."""
+        from mercer.overview import summary  # which looks at modules
+
+        return summary(self)._repr_html_()
 
 
 def _brief(value: Any) -> str:
@@ -273,6 +285,16 @@ def trainable(tree: Tree) -> Tree:
             raise TypeError(f"the array at {path} is declared neither param(...) nor constant() by its class")
         flags.append(declaration is not None and declaration.trainable and _is_inexact(leaf))
     return jax.tree.unflatten(structure, flags)
+
+
+def hold(flags: Tree, frozen: Callable[[Any], Any] | None) -> Tree:
+    """A tree of booleans, with False in the parts that `frozen`, a function from a model of its form, leads to."""
+    if frozen is None:
+        return flags
+    try:
+        return eqx.tree_at(frozen, flags, replace_fn=lambda part: jax.tree.map(lambda _: False, part))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"frozen must be a function from the model to parts of it: {error}") from error
 
 
 def _map_trainable(apply: Callable[[Constraint, Array], Array], tree: Tree) -> Tree:

@@ -181,7 +181,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, _Estimator):
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: RandomState = 0) -> np.ndarray:
         """Joint draws of new observations, [N, S] or [N, P, S]."""
         X = self._inputs(X)
-        draws = self._prediction.model.sample(jax.random.key(_seed(random_state)), X, n_samples)
+        draws = self._prediction.model.sample(X, n_samples, key=jax.random.key(_seed(random_state)))
         return self._shaped(np.moveaxis(draws, 0, -1), axis=1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> Float[np.ndarray, " N"]:

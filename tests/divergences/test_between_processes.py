@@ -109,7 +109,7 @@ def test_kl_under_the_same_prior_passed_explicitly(name):
 
 def test_kl_under_another_prior_of_blocks_and_other_variables():
     """Block-diagonal q(u), and variables that are not values."""
-    q = sparse(mc.GP(RBF), mc.inducing.Derivative(Z, 0), covariance="diagonal")
+    q = sparse(mc.GP(RBF), mc.inducing.Derivative(Z, 0), covariance="diag")
     S = np.asarray(q.root()[0])
     R = np.linalg.cholesky(q.Kuu().dense())
     K = mc.covariances.Kuu(q.inducing, mc.kernels.Matern52(0.7)).dense()

@@ -163,7 +163,7 @@ def test_invariant_to_a_common_affine_map(name):
 def test_kl_by_monte_carlo():
     q, p = gaussian("full", 0), gaussian("full", 1)
     (m, K), (n, R) = dense(q), dense(p)
-    draws = np.asarray(q.sample(jax.random.key(0), 20_000)).reshape(20_000, -1)
+    draws = np.asarray(q.sample(20_000, key=jax.random.key(0))).reshape(20_000, -1)
     density = scipy.stats.multivariate_normal
     ratios = density(m, K).logpdf(draws) - density(n, R).logpdf(draws)
     error = ratios.std() / np.sqrt(len(ratios))

@@ -99,10 +99,10 @@ def test_samples_follow_the_prediction(kind, which):
     model, *_ = best(VARIABLES)
     process = mc.GP(KERNEL) if which == "prior" else model.posterior
     if kind == "sample":
-        draws = process.sample(jax.random.key(0), X, 3000)[..., 0]
+        draws = process.sample(X, 3000, key=jax.random.key(0))[..., 0]
     else:
         keys = jax.random.split(jax.random.key(0), 3000)
-        draws = jax.vmap(lambda key: process.sample_function(key, 200)(X)[:, 0])(keys)
+        draws = jax.vmap(lambda key: process.sample_function(200, key=key)(X)[:, 0])(keys)
     expected = process.predict(X, "inputs")
     scale = np.diag(expected.cov[0]).max()
     np.testing.assert_allclose(np.mean(draws, axis=0), expected.mean[:, 0], atol=5 * np.sqrt(scale / 3000))
@@ -136,7 +136,7 @@ def test_a_coregionalised_model_trains():
     full = np.asarray(model.posterior.predict(X[::20], "full").cov)
     np.testing.assert_allclose(model.posterior.predict(X[::20], "outputs").cov, np.einsum("npnq->npq", full), atol=1e-9)
     assert model.posterior.latents().predict(X).mean.shape == (100, 2)
-    assert model.posterior.sample_function(jax.random.key(0))(X).shape == (100, 3)
+    assert model.posterior.sample_function(key=jax.random.key(0))(X).shape == (100, 3)
 
 
 def test_increments_are_observed_and_asked_for():

@@ -70,3 +70,11 @@ def test_functions_say_their_types():
         return annotated and signature.return_annotation is not inspect.Signature.empty
 
     assert [name for name, function in functions() if not complete(function)] == []
+
+
+def test_keys_come_last_and_by_name():
+    def by_name(function):
+        key = inspect.signature(function).parameters.get("key")
+        return key is None or key.kind is inspect.Parameter.KEYWORD_ONLY
+
+    assert [name for name, function in functions() if not by_name(function)] == []

@@ -105,7 +105,7 @@ def test_functions_drawn_through_them_have_these_variables():
 
     @jax.jit
     def differences(key):
-        f = q.sample_function(key, num_features=50)
+        f = q.sample_function(num_features=50, key=key)
         return f(A) - f(B)
 
     np.testing.assert_allclose(differences(jax.random.key(0)), Q_MU, rtol=0, atol=1e-4)
@@ -125,7 +125,7 @@ def test_the_weights_of_a_linear_kernel_say_all_there_is(whiten):
         for found, expected in zip(best.posterior.predict(X_NEW, layout), exact.predict(X_NEW, layout), strict=True):
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
     with pytest.raises(ValueError, match="Slopes cannot be evaluated on a function"):
-        best.posterior.sample_function(jax.random.key(0))
+        best.posterior.sample_function(key=jax.random.key(0))
 
 
 def test_points_and_any_kernel():

@@ -79,7 +79,7 @@ def test_moments_of_a_posterior(name):
     random = np.random.default_rng(0)
     root = 0.5 * np.tril(random.normal(size=q.q_sqrt.shape))
     q = eqx.tree_at(lambda q: (q.q_mu, q.q_sqrt), q, (random.normal(size=q.q_mu.shape), jnp.asarray(root)))
-    draw = eqx.filter_jit(lambda q, keys: jax.vmap(lambda key: q.sample_function(key, 10)(X))(keys))
+    draw = eqx.filter_jit(lambda q, keys: jax.vmap(lambda key: q.sample_function(10, key=key)(X))(keys))
     values = draw(q, jax.random.split(jax.random.key(1), NUM))
     mean, cov = q.predict(X, "full")
     assert np.all(np.abs(values.mean(0) - mean) < 5.0 * values.std(0) / NUM**0.5)
@@ -90,6 +90,6 @@ def test_moments_of_a_posterior(name):
 
 def test_a_drawn_function_is_saved(tmp_path):
     prior, inducing, X, num_outputs = POSTERIORS["alone"]
-    function = mc.Sparse(prior, inducing, num_outputs).sample_function(jax.random.key(0), 5)
+    function = mc.Sparse(prior, inducing, num_outputs).sample_function(5, key=jax.random.key(0))
     mc.save(tmp_path / "f.mercer", function)
     np.testing.assert_array_equal(mc.load(tmp_path / "f.mercer")(X), function(X))

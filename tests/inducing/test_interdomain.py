@@ -256,7 +256,7 @@ def test_sparse_regression_through_a_mixture():
     few = Mixed([Derivative(X[::4], 0), Integral(-1.0, 1.0)])
     q_mu = jnp.asarray([[0.3], [-0.2], [0.5], [0.7]])
     certain = mc.Sparse(mc.GP(RBF(0.7)), few, whiten=False, q_mu=q_mu, q_sqrt=1e-5 * jnp.eye(4)[None])
-    drawn = jax.jit(lambda key: few.of_function(certain.sample_function(key, num_features=30)))(jax.random.key(0))
+    drawn = jax.jit(lambda key: few.of_function(certain.sample_function(num_features=30, key=key)))(jax.random.key(0))
     close(drawn, q_mu, rtol=0, atol=1e-3)
 
 

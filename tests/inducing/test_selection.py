@@ -38,7 +38,7 @@ def naive(kernel, M):
 def test_greedy_is_the_naive_algorithm(name):
     chosen = greedy_indices(X, KERNELS[name], 20)
     np.testing.assert_array_equal(chosen, naive(KERNELS[name], 20))
-    np.testing.assert_array_equal(greedy_variance(KEY, X, KERNELS[name], 20), X[chosen])
+    np.testing.assert_array_equal(greedy_variance(X, KERNELS[name], 20, key=KEY), X[chosen])
 
 
 @pytest.mark.parametrize("M", [1, 3, 17, N])
@@ -71,19 +71,19 @@ def test_greedy_stops_at_the_rank_of_the_kernel():
 
 
 def test_greedy_among_candidates():
-    chosen = np.asarray(greedy_variance(KEY, X, KERNELS["RBF"], 5, candidates=12))
+    chosen = np.asarray(greedy_variance(X, KERNELS["RBF"], 5, candidates=12, key=KEY))
     assert chosen.shape == (5, D)
-    candidates = np.asarray(random_subset(KEY, X, 12))
+    candidates = np.asarray(random_subset(X, 12, key=KEY))
     assert all((row == candidates).all(1).any() for row in chosen)
 
 
 def test_a_random_subset_is_of_distinct_rows():
     for M in (1, 7, N):
-        Z = np.asarray(random_subset(KEY, X, M))
+        Z = np.asarray(random_subset(X, M, key=KEY))
         assert Z.shape == (M, D)
         assert len(np.unique(Z, axis=0)) == M
         assert all((row == X).all(1).any() for row in Z)
-    assert not np.array_equal(random_subset(KEY, X, 7), random_subset(jax.random.key(1), X, 7))
+    assert not np.array_equal(random_subset(X, 7, key=KEY), random_subset(X, 7, key=jax.random.key(1)))
 
 
 def within(X, centres):
@@ -95,14 +95,15 @@ def test_kmeans_is_better_than_random_rows_and_more_iterations_than_fewer():
     for seed in range(3):
         key = jax.random.key(seed)
         by_chance, seeds, once, often = (
-            within(X, Z) for Z in (random_subset(key, X, 6), *(kmeans(key, X, 6, iterations=i) for i in (0, 1, 20)))
+            within(X, Z)
+            for Z in (random_subset(X, 6, key=key), *(kmeans(X, 6, iterations=i, key=key) for i in (0, 1, 20)))
         )
         assert often < by_chance
         assert often <= once <= seeds
 
 
 def test_kmeans_ends_at_means_of_clusters():
-    Z = np.asarray(kmeans(KEY, X, 6, iterations=20))
+    Z = np.asarray(kmeans(X, 6, iterations=20, key=KEY))
     nearest = ((X[:, None] - Z[None]) ** 2).sum(-1).argmin(1)
     np.testing.assert_allclose(Z, [X[nearest == i].mean(0) for i in range(6)], rtol=0, atol=1e-12)
 
@@ -113,28 +114,28 @@ def test_kmeans_finds_separated_clusters():
     clustered = centres[labels] + 0.1 * X
     expected = np.array([clustered[labels == i].mean(0) for i in range(4)])
     for seed in range(5):
-        Z = np.asarray(kmeans(jax.random.key(seed), clustered, 4))
+        Z = np.asarray(kmeans(clustered, 4, key=jax.random.key(seed)))
         order = [int(np.argmin(((Z - c) ** 2).sum(1))) for c in centres]
         np.testing.assert_allclose(Z[order], expected, rtol=0, atol=1e-12)
 
 
 def test_kmeans_with_as_many_centres_as_rows_is_the_rows():
-    Z = np.asarray(kmeans(KEY, X, N))
+    Z = np.asarray(kmeans(X, N, key=KEY))
     np.testing.assert_allclose(np.sort(Z, axis=0), np.sort(X, axis=0), rtol=0, atol=1e-12)
 
 
 def test_float32_stays_float32():
     x = X.astype(np.float32)
-    for Z in (random_subset(KEY, x, 3), kmeans(KEY, x, 3), greedy_variance(KEY, x, KERNELS["RBF"], 3)):
+    for Z in (random_subset(x, 3, key=KEY), kmeans(x, 3, key=KEY), greedy_variance(x, KERNELS["RBF"], 3, key=KEY)):
         assert Z.dtype == np.float32
 
 
 @pytest.mark.parametrize("M", [0, -1, N + 1])
 def test_impossible_numbers_of_points(M):
     for select in (
-        lambda: random_subset(KEY, X, M),
-        lambda: kmeans(KEY, X, M),
-        lambda: greedy_variance(KEY, X, KERNELS["RBF"], M),
+        lambda: random_subset(X, M, key=KEY),
+        lambda: kmeans(X, M, key=KEY),
+        lambda: greedy_variance(X, KERNELS["RBF"], M, key=KEY),
         lambda: greedy_indices(X, KERNELS["RBF"], M),
     ):
         with pytest.raises(ValueError, match=f"M must be between 1 and the number of rows of X, {N}, got {M}"):
@@ -146,6 +147,6 @@ def test_other_wrong_arguments():
         greedy_indices(X, KERNELS["RBF"], 3, tolerance=1.0)
     for select in (random_subset, kmeans):
         with pytest.raises(ValueError, match="X must be two-dimensional"):
-            select(KEY, X[:, 0], 3)
+            select(X[:, 0], 3, key=KEY)
         with pytest.raises(ValueError, match="X must be finite"):
-            select(KEY, X * np.nan, 3)
+            select(X * np.nan, 3, key=KEY)

@@ -148,14 +148,14 @@ def functions():
     key, prior = jax.random.key(0), mc.GP(mc.kernels.RBF())
     drawn = [*MULTIOUTPUT.values(), mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (2, 2), (2, 2))]
     draws = [
-        kernel.draw(key, 3) for kernel in [*drawn, mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"])]
+        kernel.draw(3, key=key) for kernel in [*drawn, mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"])]
     ]
     for name in ("CholeskySVGP", "SparsePosterior"):
-        draws.append(KERNELS[name].features(key, 3))
+        draws.append(KERNELS[name].features(3, key=key))
     fourier, points = mc.inducing.FourierFeatures(-3.0, 3.0, 2), mc.inducing.Points([[0.3]])
     terms = mc.inducing.PerTerm([points, fourier])
     sparse = mc.Sparse(mc.GP(mc.kernels.RBF() + mc.kernels.Matern32()), terms)
-    draws += [process.sample_function(key, 3) for process in (prior, sparse, mc.processes.Tempered(prior, 0.5))]
+    draws += [process.sample_function(3, key=key) for process in (prior, sparse, mc.processes.Tempered(prior, 0.5))]
     return modules_in(draws)
 
 
@@ -167,7 +167,7 @@ VALUES = [
     mc.kernels.Convolutional(mc.kernels.RBF(0.7), (4, 3, 2), (2, 2), "mean", np.linspace(0.5, 1.0, 6)),
     mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (4, 3), (2, 2)),
     mc.kernels.Draw(jnp.tanh),
-    mc.kernels.RBF().features(jax.random.key(0), 3),
+    mc.kernels.RBF().features(3, key=jax.random.key(0)),
     mc.kernels.nngp.NTK([*LAYERS, mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense()], (4, 3, 2)),
     mc.kernels.nngp.NNGP([*LAYERS, mc.kernels.nngp.Flatten()]),
     *LAYERS,
@@ -199,7 +199,7 @@ VALUES = [
     mc.calibration.Conformal(0.9, MODELS["prior"], np.array([1.5, 2.0])),
     mc.calibration.ScaledVariance(likelihood_cases.noise, np.array([0.5])),
     ALTERNATION,
-    mc.datasets.toy_curve(2, KEY, num=40),
+    mc.datasets.toy_curve(2, num=40, key=KEY),
     mc.gvi.Learned(MODELS["prior"], MODELS["prior"], prior(), ALTERNATION, np.arange(3.0)),
     *OPERATORS,
     mc.linalg.DiagonalPlusLowRank(jnp.ones(3), jnp.ones((3, 1))),
@@ -431,6 +431,14 @@ def test_every_class_comes_back_exactly(there_and_back):
     for value, back in zip(VALUES, loaded, strict=True):
         assert_same(value, back, type(value).__name__)
         assert jax.tree.structure(value) == jax.tree.structure(back)
+
+
+def test_every_class_has_a_table():
+    for value in VALUES:
+        found = mc.summary(value)
+        sizes = [leaf.size for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array | np.ndarray)]
+        assert len(found.rows) == len(sizes)
+        assert found.trained + found.held + found.constant == sum(sizes)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -132,7 +132,7 @@ def test_covariances_with_patches_are_those_of_images_of_one_patch(name):
 
 def all_values(kernel, Z, X):
     cross = covariances.Kuf(inducing.Patches(Z), kernel, X)
-    return kernel(X), kernel(X, 0.9 * X[:3]), kernel.diag(X), cross, kernel.draw(KEY, 16, 2)(X)
+    return kernel(X), kernel(X, 0.9 * X[:3]), kernel.diag(X), cross, kernel.draw(16, 2, key=KEY)(X)
 
 
 def test_blocks_change_neither_values_nor_derivatives(monkeypatch):
@@ -197,15 +197,15 @@ def test_draws_have_the_covariance_of_the_kernel(name):
     """2000 draws: standard errors are at most sqrt(2 / 2000) = 3.2 % of a variance, and five of them are allowed."""
     kernel, outputs = convolutional(name), image_to_image(name)
     X, num = some_images(kernel, 3), 2000
-    values = jax.jit(jax.vmap(lambda key: kernel.draw(key, 32, 2)(X)))(jax.random.split(KEY, num // 2))
+    values = jax.jit(jax.vmap(lambda key: kernel.draw(32, 2, key=key)(X)))(jax.random.split(KEY, num // 2))
     values, expected = values.swapaxes(0, 1).reshape(3, num), kernel(X)
     np.testing.assert_allclose(values @ values.T / num, expected, atol=0.16 * float(jnp.max(expected)))
 
     @jax.jit
     def responses(X):
-        draw, every, patches = kernel.draw(KEY, 32, 2), outputs.draw(KEY, 32), kernel.patches(X)
+        draw, every, patches = kernel.draw(32, 2, key=KEY), outputs.draw(32, key=KEY), kernel.patches(X)
         latent = draw.latent(patches.reshape(-1, kernel.patch_dim)).reshape(3, -1, 2)
-        return draw(X), latent, kernel.draw(KEY, 32)(X), every(X), every.latent(patches[0])
+        return draw(X), latent, kernel.draw(32, key=KEY)(X), every(X), every.latent(patches[0])
 
     two, latent, one, every, every_latent = responses(X)
     weights = kernel.patch_weights(X.dtype)
@@ -218,7 +218,7 @@ def test_draws_have_the_covariance_of_the_kernel(name):
 def test_features_are_sums_over_patches():
     kernel = convolutional("weighted mean")
     X = some_images(kernel, 3)
-    phi = jax.jit(kernel.features(KEY, 10_000))(
+    phi = jax.jit(kernel.features(10_000, key=KEY))(
         X
     )  # whose products have a relative standard error of about 1 / sqrt(10000)
     np.testing.assert_allclose(phi @ phi.T, kernel(X), atol=0.06 * float(kernel.diag(X).max()))
@@ -251,7 +251,7 @@ def test_classes_of_tiny_images_are_learnt():
         x[i : i + 3, j : j + 3] = shapes[label]
     X = X.reshape(120, -1) + 0.05 * RNG.normal(size=(120, 36))
     kernel = Convolutional(kernels.RBF(1.0, 5.0), (6, 6), (3, 3))
-    Z = inducing.random_patches(KEY, X, kernel, 15)
+    Z = inducing.random_patches(X, kernel, 15, key=KEY)
     model = mc.Model(
         mc.Sparse(mc.GP(kernel), inducing.Patches(Z), num_outputs=3), mc.likelihoods.Softmax(3, num_samples=16)
     )
@@ -281,15 +281,15 @@ def test_random_patches_are_different_patches_of_the_images():
     kernel = image_to_image("channels")
     X = np.array(some_images(kernel, 6))
     X[:4] = 0.5  # whose patches are all the same
-    found = inducing.random_patches(KEY, X, kernel, 8)
+    found = inducing.random_patches(X, kernel, 8, key=KEY)
     every = {patch.tobytes() for x in X[4:] for patch in plain_patches(kernel, x)}
     assert len(every) == 8  # two images of four patches each
     assert {np.asarray(patch).tobytes() for patch in found} == every
-    with_constant = np.asarray(inducing.random_patches(KEY, X, kernel, 9))
+    with_constant = np.asarray(inducing.random_patches(X, kernel, 9, key=KEY))
     np.testing.assert_array_equal(with_constant[8], 0.5)
     with pytest.raises(ValueError, match="different patches of X, 9, got 10"):
-        inducing.random_patches(KEY, X, kernel, 10)
-    other = inducing.random_patches(jax.random.key(2), X, kernel, 3)
+        inducing.random_patches(X, kernel, 10, key=KEY)
+    other = inducing.random_patches(X, kernel, 3, key=jax.random.key(2))
     assert not np.array_equal(found[:3], other)
 
 
@@ -308,7 +308,7 @@ ERRORS = {
     "images diag": (lambda: convolutional("sum").diag(np.ones((2, 13))), "X expects 12 columns.* got 13"),
     "images patches": (lambda: convolutional("sum").patches(np.ones((2, 13))), "X expects 12 columns.* got 13"),
     "images outputs": (lambda: image_to_image("sum")(np.ones((2, 13))), "X expects 12 columns.* got 13"),
-    "images draw": (lambda: convolutional("sum").draw(KEY, 4)(jnp.ones((2, 13))), "X expects 12 columns.* got 13"),
+    "images draw": (lambda: convolutional("sum").draw(4, key=KEY)(jnp.ones((2, 13))), "X expects 12 columns.* got 13"),
     "images Kuf": (
         lambda: covariances.Kuf(inducing.Patches(np.ones((2, 4))), convolutional("sum"), np.ones((2, 13))),
         "X expects 12 columns.* got 13",
@@ -328,7 +328,7 @@ ERRORS = {
     "Z": (lambda: inducing.Patches(np.ones(4)), "Z must be two-dimensional"),
     "of_function": (lambda: inducing.Patches(np.ones((2, 4))).of_function(jnp.sin), "must be a draw of a"),
     "num": (
-        lambda: inducing.random_patches(KEY, np.ones((2, 12)), convolutional("sum"), 13),
+        lambda: inducing.random_patches(np.ones((2, 12)), convolutional("sum"), 13, key=KEY),
         "num must be between 1 and the number of patches of X, 12",
     ),
 }

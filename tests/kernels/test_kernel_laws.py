@@ -155,7 +155,7 @@ def test_diag_forms_no_matrix(name):
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
 def test_features_have_the_kernel_as_expectation(name):
     num, X = 100_000, some_inputs()[:3]
-    phi = np.asarray(jax.jit(KERNELS[name].features(jax.random.key(1), num))(X))
+    phi = np.asarray(jax.jit(KERNELS[name].features(num, key=jax.random.key(1)))(X))
     assert phi.shape == (3, num)
     products = num * phi[:, None] * phi[None]
     error = np.abs(products.mean(-1) - KERNELS[name](X))
@@ -165,14 +165,14 @@ def test_features_have_the_kernel_as_expectation(name):
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
 def test_features_have_the_dtype_of_the_data(name):
     for dtype in (jnp.float32, jnp.float64):
-        phi = KERNELS[name].features(jax.random.key(1), 10)
+        phi = KERNELS[name].features(10, key=jax.random.key(1))
         assert jax.eval_shape(phi, jax.ShapeDtypeStruct((7, D), dtype)).dtype == dtype
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_FEATURES))
 def test_kernels_without_features_say_so(name):
     with pytest.raises(ValueError, match="has no random features"):
-        KERNELS[name].features(jax.random.key(0), 10)
+        KERNELS[name].features(10, key=jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", ["RBF", "Periodic ARD", "Cosine", "SpectralMixture", "Matern32", "RationalQuadratic"])
@@ -186,7 +186,7 @@ def test_stationary_kernels_do_not_change_under_a_shift(name):
 @pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
 def test_draws_are_values(name, tmp_path):
     """A draw is a module whose leaves are arrays, so that it passes through transformations; and it can be saved."""
-    draw = KERNELS[name].draw(jax.random.key(1), 3, 2)
+    draw = KERNELS[name].draw(3, 2, key=jax.random.key(1))
     assert all(eqx.is_array(leaf) or callable(leaf) for leaf in jax.tree.leaves(draw))
     io.save(tmp_path / "draw.mercer", draw)
     loaded = io.load(tmp_path / "draw.mercer")

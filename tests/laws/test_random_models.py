@@ -65,7 +65,7 @@ def random_run(seed):
     )
     is_prior = random.random() < 0.2 and not isinstance(mean, mc.means.Zero)
     prior = mc.GP(kernel, mean)
-    covariance, whiten = chosen(random, ["full", "full", "diagonal"]), bool(random.random() < 0.7)
+    covariance, whiten = chosen(random, ["full", "full", "diag"]), bool(random.random() < 0.7)
     Z = mc.inducing.Points(random.normal(size=(4, D)))
     process = prior if is_prior else mc.Sparse(prior, Z, L, whiten, covariance)
     objective = random_objective(random, likelihood, is_prior)

@@ -106,7 +106,7 @@ def test_q_plays_no_part():
 
 
 def test_complete_leaves_the_model_with_the_best_q():
-    done = CollapsedELBO().complete(model(0.2), Batch(jnp.asarray(X), jnp.asarray(Y)))
+    done = CollapsedELBO().finish(model(0.2), Batch(jnp.asarray(X), jnp.asarray(Y)))
     best = CollapsedELBO().posterior(model(0.2), X, Y)
     for found, expected in zip(jax.tree.leaves(done.posterior), jax.tree.leaves(best), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.stats
 
@@ -85,3 +86,49 @@ def test_gradients_with_missing_data_are_those_of_finite_differences():
 def test_neither_takes_minibatches():
     assert not MarginalLikelihood.minibatched
     assert not LeaveOneOut.minibatched
+
+
+FITS = {
+    "MarginalLikelihood": MarginalLikelihood(),
+    "LeaveOneOut": LeaveOneOut(),
+    "MAP": mc.objectives.MAP(MarginalLikelihood(), [(lambda m: m.likelihood.variance, mc.priors.LogNormal(0.0, 1.0))]),
+}
+STILL = {"steps": 1, "optimiser": optax.sgd(0.0)}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_what_fit_gives_predicts_from_the_data(name):
+    start = mc.Model(PRIOR, mc.likelihoods.Gaussian(0.2))
+    model = mc.fit(start, FITS[name], (X, Y), steps=3).model
+    assert isinstance(model.posterior, mc.Conditioned)
+    expected = mc.Conditioned(model.posterior.prior, X, Y, model.likelihood.variance).predict(X + 0.1)
+    np.testing.assert_allclose(model.posterior.predict(X + 0.1).mean, expected.mean, rtol=1e-10)
+    np.testing.assert_allclose(model.predict(X + 0.1).cov, expected.cov + model.likelihood.variance, rtol=1e-10)
+
+
+def test_weights_and_missing_values_are_in_what_fit_gives():
+    weights = np.arange(1.0, N + 1.0)
+    start = mc.Model(PRIOR, mc.likelihoods.Gaussian(rising))
+    found = mc.fit(start, MarginalLikelihood(), (X, MISSING, weights), **STILL).model
+    copies = [np.repeat(array, weights.astype(int), axis=0) for array in (X, MISSING)]
+    expected = mc.fit(start, MarginalLikelihood(), tuple(copies), **STILL).model
+    for a, b in zip(found.predict(X + 0.1), expected.predict(X + 0.1), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+def test_fitted_again_the_prior_is_trained_again():
+    """A posterior in the place of the prior changes neither the objective nor its derivatives."""
+    start = mc.Model(PRIOR, mc.likelihoods.Gaussian(0.2))
+    few = mc.fit(start, MarginalLikelihood(), (X[:3], Y[:3]), **STILL).model
+    assert isinstance(few.posterior, mc.Conditioned)
+    once, again = (mc.fit(model, MarginalLikelihood(), (X, Y), steps=5) for model in (start, few))
+    np.testing.assert_allclose(again.history, once.history, rtol=1e-10)
+    for a, b in zip(jax.tree.leaves(again.model), jax.tree.leaves(once.model), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_a_conditioned_process_is_conditioned_on_the_data_of_training():
+    start = mc.Conditioned(PRIOR, X[:3], Y[:3], 0.2)
+    model = mc.fit(start, MarginalLikelihood(), (X, Y), steps=2).model
+    expected = mc.Conditioned(model.prior, X, Y, model.noise).predict(X)
+    np.testing.assert_allclose(model.predict(X).mean, expected.mean, rtol=1e-10)

@@ -64,9 +64,9 @@ def test_the_rest_is_that_of_the_objective():
     batch = Batch(jnp.asarray(X), jnp.asarray(Y))
     collapsed = MAP(CollapsedELBO(), [(noise, Gamma(2.5, 1.5))])
     assert (collapsed.minibatched, MAP(ELBO(), []).minibatched) == (False, True)
-    found, expected = collapsed.complete(MODEL, batch), CollapsedELBO().complete(MODEL, batch)
+    found, expected = collapsed.finish(MODEL, batch), CollapsedELBO().finish(MODEL, batch)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert MAP(ELBO(), []).complete(MODEL, batch) is MODEL
+    assert MAP(ELBO(), []).finish(MODEL, batch) is MODEL
     with pytest.raises(ValueError, match="CollapsedELBO expects"):
         collapsed(mc.Model(MODEL.posterior.prior, MODEL.likelihood), (X, Y))

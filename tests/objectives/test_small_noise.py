@@ -126,7 +126,7 @@ def test_a_matrix_that_cannot_be_factorised_is_named():
         with pytest.raises(FactorisationError, match=named):
             function(model, few, y)
     with pytest.raises(FactorisationError, match=named):
-        objective.complete(model, objective.checked(model, (few, y)))
+        objective.finish(model, objective.checked(model, (few, y)))
 
 
 def test_sums_that_leave_the_range_of_numbers_are_named():

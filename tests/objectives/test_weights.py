@@ -69,3 +69,57 @@ def test_bad_weights_are_refused(bad):
 def test_leave_one_out_takes_no_weights():
     with pytest.raises(ValueError, match="takes no weights"):
         mc.objectives.LeaveOneOut()(CASES["MarginalLikelihood"][1], (X, Y, WEIGHTS))
+
+
+TWO = np.concatenate([Y, np.cos(Y)], axis=1)
+MIXED = mc.kernels.LinearCoregionalisation(
+    [mc.kernels.RBF([0.8, 1.4]), mc.kernels.Matern32()], [[1.0, 0.2], [0.4, 0.9]]
+)
+SEVERAL = mc.Sparse(mc.GP(MIXED), mc.inducing.Shared(mc.inducing.Points(X[:5])))
+PAIR = mc.Sparse(PRIOR, mc.inducing.Points(X[:5]), 2)
+WAVES = mc.inducing.FourierFeatures([-9.0, -9.0], [9.0, 9.0], (4, 4))
+SEEN = mc.kernels.Matern32(0.9).on(0), mc.kernels.Matern12(2.0).on(1)
+FEATURES = mc.Sparse(mc.GP(SEEN[0]), WAVES)
+MIXED_FEATURES = mc.Sparse(mc.GP(mc.kernels.LinearCoregionalisation(SEEN, MIXED.W)), mc.inducing.Shared(WAVES))
+BOUNDS = {
+    "one output": (SPARSE, Y),
+    "two outputs": (mc.Model(PAIR, mc.likelihoods.Gaussian([0.2, 0.3])), TWO),
+    "outputs that covary": (mc.Model(SEVERAL, mc.likelihoods.Gaussian(0.2)), TWO),
+    "missing": (mc.Model(PAIR, mc.likelihoods.Gaussian(0.2)), np.where(TWO > 1.0, np.nan, TWO)),
+    "fixed features that covary": (mc.Model(MIXED_FEATURES, mc.likelihoods.Gaussian([0.2, 0.3])), TWO),
+    "fixed features": (mc.Model(FEATURES, mc.likelihoods.Gaussian(0.2)), Y),
+}
+BOUNDED = {
+    **BOUNDS,
+    "counts": (COUNTED, np.abs(Y).round()),
+    "classes": (mc.Model(SPARSE.posterior, mc.likelihoods.Bernoulli()), (Y > 0.0).astype(float)),
+}
+
+
+def repeated(array):
+    return np.repeat(array, WEIGHTS.astype(int), axis=0)
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_the_bound_of_weights_is_that_of_copies(name):
+    model, y = BOUNDED[name]
+    copies = mc.elbo(model, repeated(X), repeated(y))
+    np.testing.assert_allclose(mc.elbo(model, X, y, weights=WEIGHTS), copies, rtol=1e-9)
+    np.testing.assert_allclose(mc.elbo(model, X, y, WEIGHTS, batch_size=5), copies, rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(lambda X, y, w: mc.elbo(model, X, y, w))(X, y, WEIGHTS), copies, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_collapsed_bound_of_weights_is_that_of_copies(name):
+    (model, y), collapsed = BOUNDS[name], mc.objectives.CollapsedELBO()
+    copies = repeated(X), repeated(y)
+    bound = collapsed.bound(model, X, y, WEIGHTS)
+    np.testing.assert_allclose(bound, collapsed.bound(model, *copies), rtol=1e-8)
+    of_weights, of_copies = (collapsed.posterior(model, *data).predict(X) for data in ((X, y, WEIGHTS), copies))
+    np.testing.assert_allclose(of_weights.mean, of_copies.mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(of_weights.cov, of_copies.cov, rtol=1e-6, atol=1e-8)
+    evidence = -mc.objectives.MarginalLikelihood()(mc.Model(model.posterior.prior, model.likelihood), copies)
+    evidence = evidence * len(copies[0])
+    upper = collapsed.upper_bound(model, X, y, weights=WEIGHTS)
+    assert bound <= evidence + 1e-9 <= upper + 2e-9
+    np.testing.assert_allclose(upper, collapsed.upper_bound(model, *copies), rtol=1e-8)

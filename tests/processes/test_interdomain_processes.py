@@ -275,7 +275,7 @@ def test_sample_paths_see_derivatives_and_integrals():
     """Monte Carlo over 2,000 draws: a tolerance of five standard errors."""
     posterior = mc.Conditioned(mc.GP(RBF), OBSERVED, Y[:, :1], 0.1).cached()
     keys = jax.random.split(jax.random.key(0), 2000)
-    draws = np.asarray(jax.jit(jax.vmap(lambda key: posterior.sample_function(key, 200)(X)[:, 0]))(keys))
+    draws = np.asarray(jax.jit(jax.vmap(lambda key: posterior.sample_function(200, key=key)(X)[:, 0]))(keys))
     expected = posterior.predict(X, "inputs")
     scale = np.sqrt(np.diag(expected.cov[0]).max())
     np.testing.assert_allclose(draws.mean(0), expected.mean[:, 0], atol=5 * scale / np.sqrt(2000))

@@ -85,7 +85,7 @@ def test_it_is_trained_saved_and_drawn_from(tmp_path):
         mc.GP(KERNEL), Shared(Points(Z)), covariance="joint", q_mu=np.ones((8, 1)), q_sqrt=0.1 * np.eye(8)[None]
     )
     keys = jax.random.split(jax.random.key(0), 300)
-    draws = jax.vmap(lambda key: joint.sample_function(key, 200)(jnp.asarray(NEW)))(keys)
+    draws = jax.vmap(lambda key: joint.sample_function(200, key=key)(jnp.asarray(NEW)))(keys)
     spread = np.sqrt(joint.predict(NEW).variance / 300)
     assert np.all(np.abs(draws.mean(0) - joint.predict(NEW).mean) < 5 * spread)
     np.testing.assert_allclose(joint.latents().predict(NEW).mean.shape, (5, 2))

@@ -42,7 +42,7 @@ def test_layouts_are_slices_of_one(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_draws_have_the_moments(layout):
     mixture, num = in_layout(full(), layout), 40_000
-    draws = np.asarray(mixture.sample(jax.random.key(0), num))
+    draws = np.asarray(mixture.sample(num, key=jax.random.key(0)))
     assert draws.shape == (num, N, P)
     error = 5.0 * np.sqrt(np.asarray(mixture.variance) / num)
     assert (np.abs(draws.mean(axis=0) - mixture.mean) < error).all()

@@ -227,7 +227,7 @@ def test_convolution_process_is_its_integral():
 def test_draws_of_functions_have_the_covariance_of_the_process(name):
     """Monte Carlo over 3,000 draws: a tolerance of five standard errors."""
     kernel = MULTIOUTPUT[name]
-    draw = jax.jit(jax.vmap(lambda key: kernel.draw(key, 64)(X[:2])))
+    draw = jax.jit(jax.vmap(lambda key: kernel.draw(64, key=key)(X[:2])))
     flat = np.asarray(draw(jax.random.split(jax.random.key(0), 3000))).reshape(3000, -1)
     expected = np.asarray(kernel(X[:2])).reshape(6, 6)
     np.testing.assert_allclose(flat.T @ flat / 3000, expected, atol=5 * 2 * expected.max() / np.sqrt(3000))
@@ -236,7 +236,7 @@ def test_draws_of_functions_have_the_covariance_of_the_process(name):
 @eqx.filter_jit
 def draws(process, X):
     keys = jax.random.split(jax.random.key(1), 3000)
-    return jax.vmap(lambda key: process.sample_function(key, 64)(X))(keys)
+    return jax.vmap(lambda key: process.sample_function(64, key=key)(X))(keys)
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case.values[0] != "square LMC"])
@@ -252,7 +252,7 @@ def test_functions_drawn_from_a_sparse_posterior_follow_its_law(name, kind):
 
 def test_joint_samples_of_coregionalised_outputs_are_correlated():
     kernel = MULTIOUTPUT["LinearCoregionalisation"]
-    draws = np.asarray(mc.GP(kernel).sample(jax.random.key(0), X[:2], 4000)).reshape(4000, -1)
+    draws = np.asarray(mc.GP(kernel).sample(X[:2], 4000, key=jax.random.key(0))).reshape(4000, -1)
     np.testing.assert_allclose(draws.T @ draws / 4000, np.asarray(kernel(X[:2])).reshape(6, 6), atol=0.15)
 
 

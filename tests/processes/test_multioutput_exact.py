@@ -113,7 +113,7 @@ def test_functions_drawn_from_the_posterior_follow_its_law(name):
     mean, covariance, *_ = dense(MULTIOUTPUT[name], values, 0.2)
     process = mc.Conditioned(mc.GP(MULTIOUTPUT[name], MEAN), X, values, 0.2).cached()
     keys = jax.random.split(jax.random.key(0), 3000)
-    draw = jax.jit(jax.vmap(lambda key: process.sample_function(key, 64)(X_NEW)))
+    draw = jax.jit(jax.vmap(lambda key: process.sample_function(64, key=key)(X_NEW)))
     draws = np.asarray(draw(keys)).reshape(3000, -1)
     scale = np.diag(covariance).max()
     np.testing.assert_allclose(draws.mean(0), mean, atol=5 * np.sqrt(scale / 3000))

@@ -92,7 +92,7 @@ def test_predictions_with_random_numbers_are_repeatable():
     assert not np.array_equal(model.log_density(X, Y), model.log_density(X, Y, key=jax.random.key(1)))
     inside = jax.jit(lambda X: process.predict(X, key=jax.random.key(1)).means)(X)
     np.testing.assert_allclose(inside, other.means, atol=1e-12)
-    assert process.sample(jax.random.key(0), X, 5).shape == (5, *X.shape)
+    assert process.sample(X, 5, key=jax.random.key(0)).shape == (5, *X.shape)
 
 
 def test_a_mixture_of_equal_posteriors_is_one_of_them():

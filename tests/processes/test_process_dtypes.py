@@ -31,7 +31,7 @@ def test_float32_in_float32_out(name):
     narrow, wide = named[name], wide_named[name]
 
     def everything(A):
-        draws = narrow.sample(KEY, A, 2), narrow.sample_function(KEY, num_features=8)(A)
+        draws = narrow.sample(A, 2, key=KEY), narrow.sample_function(num_features=8, key=KEY)(A)
         cached = narrow.cached() if hasattr(narrow, "cached") else narrow
         return draws, [tuple(process.predict(A, layout)) for process in (narrow, cached) for layout in LAYOUTS]
 
@@ -63,13 +63,63 @@ def test_a_new_sparse_posterior_has_the_dtype_of_its_points():
         assert {q.q_mu.dtype, q.q_sqrt.dtype} == {np.dtype(NARROW)}
 
 
-def test_float64_inputs_to_a_float32_posterior():
-    """A sparse posterior follows the inputs; an exact one has data of its own, and takes the wider of the two."""
-    _, narrow = processes(NARROW)
-    new, wide = processes(float)
-    for process, A in (
-        (narrow["Sparse"], new),
-        (narrow["Conditioned"], new),
-        (wide["Conditioned"], new.astype(NARROW)),
-    ):
-        assert jax.eval_shape(process.predict, A).mean.dtype == np.float64
+class Either(mc.Process):
+    """A mixture of a user's: one of several processes."""
+
+    parts: tuple[mc.Process, ...]
+
+    def _predict(self, X, covariance):
+        return mc.Mixture.of([part.predict(X, covariance) for part in self.parts])
+
+    def _sample_function(self, key, num_features):
+        return self.parts[0].sample_function(num_features, key=key)
+
+
+def of_every_kind(dtype):
+    """A process of each class, that holds its data and factors in a dtype."""
+    q_mu, q_sqrt = (a.astype(dtype) for a in some_q(2))
+    own = mc.parameters.cast(prior(2), dtype)
+    exact = mc.Conditioned(own, X.astype(dtype), Y[:, :2].astype(dtype), 0.1)
+    sparse = mc.Sparse(own, mc.inducing.Points(Z.astype(dtype)), 2, q_mu=q_mu, q_sqrt=q_sqrt)
+    coregionalised = mc.GP(mc.kernels.IntrinsicCoregionalisation(mc.kernels.RBF(), np.eye(2) + 0.3))
+    kronecker = mc.Conditioned(coregionalised, X.astype(dtype), Y[:, :2].astype(dtype), 0.1)
+    return {
+        "GP": own,
+        "Conditioned": exact,
+        "CachedConditioned": exact.cached(),
+        "CachedKronecker": kronecker.cached(),
+        "Sparse": sparse,
+        "CachedSparse": sparse.cached(),
+        "Tempered": mc.processes.Tempered(exact, 0.5),
+        "Tempered, cached": mc.processes.Tempered(exact.cached(), [0.5, 2.0]),
+        "mixture": Either((exact, sparse)),
+    }
+
+
+@pytest.mark.parametrize("asked", [np.float32, np.float64])
+@pytest.mark.parametrize("held", [np.float32, np.float64])
+@pytest.mark.parametrize("name", of_every_kind(float))
+def test_what_a_process_gives_has_the_dtype_of_the_inputs(name, held, asked):
+    process, at = of_every_kind(held)[name], X_NEW.astype(asked)
+
+    def everything(at):
+        layouts = [tuple(process.predict(at, layout)) for layout in LAYOUTS]
+        draws = process.sample(at, 2, key=KEY), process.sample_function(8, key=KEY)(at)
+        return layouts, draws, tuple(mc.Model(process, mc.likelihoods.Gaussian(0.1)).predict(at))
+
+    assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(everything, at))} == {np.dtype(asked)}
+
+
+@pytest.mark.parametrize("name", ["Conditioned", "CachedConditioned", "CachedSparse", "Tempered, cached"])
+def test_data_and_factors_are_used_in_the_precision_that_they_are_held_in(name):
+    """At inputs that both dtypes hold exactly, the answer is that of double precision, rounded."""
+    process, at = of_every_kind(float)[name], X_NEW.astype(np.float32)
+    for found, truth in zip(process.predict(at), process.predict(at.astype(float)), strict=True):
+        np.testing.assert_allclose(found, truth, rtol=1e-7)
+
+
+def test_functionals_are_asked_in_their_own_dtype():
+    points = mc.inducing.Derivative(X_NEW.astype(np.float32), 0)
+    smooth = mc.Conditioned(mc.GP(mc.kernels.RBF()), X, Y[:, :1], 0.1)
+    for process in (smooth, smooth.cached(), mc.GP(mc.kernels.RBF())):
+        assert {leaf.dtype for leaf in process.predict(points)} == {np.dtype(np.float32)}

@@ -18,7 +18,7 @@ Q_MU, Q_SQRT = some_q(1)
 WRONG = {
     "kernel": (lambda: mc.GP("RBF"), "kernel expects a mercer kernel, got str"),
     "mean": (lambda: mc.GP(KERNEL, 1.0), "mean expects a mercer mean function, got float"),
-    "Conditioned, prior": (lambda: mc.Conditioned(CONDITIONED, X, Y), "prior expects a mercer.GP, got Conditioned"),
+    "Conditioned, prior": (lambda: mc.Conditioned(SPARSE, X, Y), "prior expects a mercer.GP, got Sparse"),
     "Conditioned, 1-D X": (lambda: mc.Conditioned(GP, X[:, 0], Y), r"X must be two-dimensional.*X\[:, None\]"),
     "Conditioned, 1-D Y": (lambda: mc.Conditioned(GP, X, Y[:, 0]), r"Y must be two-dimensional.*Y\[:, None\]"),
     "Conditioned, NaN in X": (lambda: mc.Conditioned(GP, NAN_X, Y), "X must be finite.*1 of 9 rows.*row 3"),
@@ -37,7 +37,7 @@ WRONG = {
     "Sparse, prior": (lambda: mc.Sparse(SPARSE, POINTS), "expects a mercer.GP and inducing variables, got Sparse"),
     "Sparse, inducing": (lambda: mc.Sparse(GP, Z), "inducing variables, got GP and ndarray"),
     "Sparse, num_outputs": (lambda: mc.Sparse(GP, POINTS, 0), "num_outputs must be at least 1, got 0"),
-    "Sparse, kind": (lambda: mc.Sparse(GP, POINTS, covariance="low rank"), '"full", "joint", "block" or "diagonal"'),
+    "Sparse, kind": (lambda: mc.Sparse(GP, POINTS, covariance="low rank"), '"full", "joint", "block" or "diag"'),
     "Sparse, blocks": (
         lambda: mc.Sparse(GP, POINTS, covariance="block", num_blocks=4),
         "num_blocks must divide the number of inducing variables, 6, got 4",
@@ -82,7 +82,7 @@ def test_wrong_inputs_and_layouts(process):
     with pytest.raises(ValueError, match=r"covariance must be one of .*'inputs'.*, got 'diagonal'"):
         process.predict(X_NEW, "diagonal")
     with pytest.raises(ValueError, match="X must be two-dimensional"):
-        process.sample(jax.random.key(0), X_NEW[0])
+        process.sample(X_NEW[0], key=jax.random.key(0))
 
 
 def test_a_mean_with_another_number_of_outputs_is_refused():
@@ -114,7 +114,7 @@ def test_a_factorisation_that_fails_names_its_matrix():
     with pytest.raises(FactorisationError, match=rf"Kuu \[{M} x {M}\] is not positive definite"):
         mc.Sparse(wrong, POINTS).predict(X_NEW)
     with pytest.raises(FactorisationError, match="the covariance of the sample"):
-        mc.Gaussian(X_NEW[:, :1], -np.eye(4)[None], "inputs").sample(jax.random.key(0))
+        mc.Gaussian(X_NEW[:, :1], -np.eye(4)[None], "inputs").sample(key=jax.random.key(0))
 
 
 def test_overflow_is_found():

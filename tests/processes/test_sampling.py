@@ -35,7 +35,7 @@ def assert_moments(draws, mean, cov):
 @pytest.mark.parametrize("name", ["GP", "Conditioned", "Sparse"])
 def test_samples_have_the_moments_of_the_process(name):
     process = PROCESSES[name]
-    draws = process.sample(jax.random.key(0), AT, 10_000)
+    draws = process.sample(AT, 10_000, key=jax.random.key(0))
     assert draws.shape == (10_000, 3, P)
     mean, cov = process.predict(AT, "full")
     assert_moments(draws, mean, cov.reshape(3 * P, 3 * P))
@@ -55,7 +55,7 @@ def test_a_gaussian_draws_what_its_layout_knows():
         "full": cov,
     }
     for layout in LAYOUTS:
-        draws = mc.Gaussian(mean, held[layout], layout).sample(jax.random.key(2), 10_000)
+        draws = mc.Gaussian(mean, held[layout], layout).sample(10_000, key=jax.random.key(2))
         assert_moments(draws, mean, (known[layout] * cov).reshape(4, 4))
 
 
@@ -68,8 +68,8 @@ def test_drawn_functions_are_functions_with_the_moments_of_the_process(name):
     @jax.jit
     @jax.vmap
     def draw(key):
-        f = process.sample_function(key, num_features=30)
-        return f(AT), f(AT[1:]), cached.sample_function(key, num_features=30)(AT)
+        f = process.sample_function(num_features=30, key=key)
+        return f(AT), f(AT[1:]), cached.sample_function(num_features=30, key=key)(AT)
 
     keys = jax.random.split(jax.random.key(3), 4000)
     values, at_some, of_cached = draw(keys)
@@ -83,13 +83,13 @@ def test_drawn_functions_are_functions_with_the_moments_of_the_process(name):
 
 def test_functions_of_an_exact_posterior_pass_through_data_without_noise():
     process = mc.Conditioned(prior(P), X, Y[:, :P], 1e-8)
-    at_data = jax.jit(lambda key: process.sample_function(key, num_features=100)(X))
+    at_data = jax.jit(lambda key: process.sample_function(num_features=100, key=key)(X))
     np.testing.assert_allclose(at_data(jax.random.key(0)), Y[:, :P], rtol=0, atol=1e-3)
 
 
 def test_functions_can_be_differentiated():
     def value(t):
-        return PROCESSES["Sparse"].sample_function(jax.random.key(0), num_features=50)(jnp.asarray(AT) + t)[0, 0]
+        return PROCESSES["Sparse"].sample_function(num_features=50, key=jax.random.key(0))(jnp.asarray(AT) + t)[0, 0]
 
     value_and_slope = jax.jit(jax.value_and_grad(value))
     (_, slope), (up, _), (down, _) = (value_and_slope(t) for t in (0.0, 1e-6, -1e-6))
@@ -98,14 +98,14 @@ def test_functions_can_be_differentiated():
 
 def test_what_cannot_be_drawn_as_a_function_says_so():
     with pytest.raises(ValueError, match="no random features"):
-        mc.GP(KERNEL + mc.kernels.White()).sample_function(jax.random.key(0))(AT)
+        mc.GP(KERNEL + mc.kernels.White()).sample_function(key=jax.random.key(0))(AT)
     with pytest.raises(ValueError, match="two-dimensional"):
-        PROCESSES["GP"].sample_function(jax.random.key(0))(AT[:, 0])
+        PROCESSES["GP"].sample_function(key=jax.random.key(0))(AT[:, 0])
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_functions_pass_through_jit_and_are_saved(name, tmp_path):
-    function = PROCESSES[name].sample_function(jax.random.key(5), num_features=8)
+    function = PROCESSES[name].sample_function(num_features=8, key=jax.random.key(5))
     values = function(AT)
     np.testing.assert_allclose(jax.jit(lambda f, X: f(X))(function, jnp.asarray(AT)), values, rtol=1e-9, atol=1e-12)
     mc.save(tmp_path / "function.mercer", function)

@@ -88,7 +88,7 @@ def test_it_begins_at_the_prior(whiten):
     np.testing.assert_allclose(covariance, np.stack([k(X_NEW, X_NEW)] * 2), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("kind, blocks", [("block", 3), ("diagonal", M), ("block", 1)])
+@pytest.mark.parametrize("kind, blocks", [("block", 3), ("diag", M), ("block", 1)])
 def test_unwhitened_blocks_begin_at_those_of_the_prior(kind, blocks):
     num = blocks if kind == "block" else None
     process = mc.Sparse(prior(1), POINTS, 1, False, kind, num)
@@ -120,7 +120,7 @@ def test_at_the_inducing_points_it_is_q_of_u():
 @pytest.mark.parametrize("whiten", [True, False])
 def test_with_whitened_sets_the_law_of_v(whiten):
     q_mu, q_sqrt = some_q(2)
-    process = mc.Sparse(prior(2), POINTS, 2, whiten, "diagonal")
+    process = mc.Sparse(prior(2), POINTS, 2, whiten, "diag")
     process = process.with_whitened(jnp.asarray(q_mu), jnp.asarray(q_sqrt))
     assert process.whiten == whiten
     mean, cov = process.predict(Z, "inputs")

@@ -93,9 +93,9 @@ class TestRegression:
 
     def test_covariance_and_draws_agree_with_the_prediction(self, exact):
         mean, deviation = exact.predict(NEW)
-        covariance = exact.covariance(NEW)
+        covariance = exact.joint(NEW)[1]
         np.testing.assert_allclose(np.sqrt(np.diagonal(covariance[0])), deviation[:, 0], rtol=1e-6)
-        draws = exact.sample(jax.random.key(0), NEW, 20_000)[..., 0]
+        draws = exact.sample(NEW, 20_000, key=jax.random.key(0))[..., 0]
         np.testing.assert_allclose(draws.mean(axis=0), mean[:, 0], atol=5.0 * deviation.max() / np.sqrt(20_000))
         np.testing.assert_allclose(np.cov(draws.T), covariance[0], atol=0.05 * covariance[0].max())
 

@@ -38,7 +38,7 @@ class Either(mc.Process):
     def kl(self, prior=None): return 0.5 * (self.first.kl() + self.second.kl())
     def _predict(self, X, covariance):
         return mc.Mixture.of([process.predict(X, covariance) for process in (self.first, self.second)])
-    def _sample_function(self, key, num_features): return self.first.sample_function(key, num_features)
+    def _sample_function(self, key, num_features): return self.first.sample_function(num_features, key=key)
 projected = mc.divergences.Projected(mc.divergences.KL())
 gvi = mc.objectives.GVI(mc.GP(k.RBF(0.5)), mc.objectives.risks.ExpectedNegativeLogLikelihood(), projected)
 fit(Either(*(mc.Sparse(mc.GP(k.Matern32(l)), points) for l in (0.5, 1.0))), gvi, 1, restarts=8)

@@ -92,7 +92,7 @@ def test_natural_gradients_for_q_and_adam_for_the_rest_beat_adam_alone():
 
 @pytest.mark.parametrize("case", ["diagonal", "frozen q", "lines"])
 def test_what_natural_gradients_need_is_said(case):
-    model = sparse(covariance="diagonal") if case == "diagonal" else sparse()
+    model = sparse(covariance="diag") if case == "diagonal" else sparse()
     frozen = (lambda m: m.posterior.q_mu) if case == "frozen q" else None
     optimiser = NaturalGradient(rest=optax.lbfgs() if case == "lines" else None)
     with pytest.raises(ValueError, match="NaturalGradient"):

@@ -26,7 +26,7 @@ _dispatch: Any = Dispatcher()
 def draw_jointly(inducing: Any, kernel: Any, key: Any, num_features: int, num_outputs: int) -> tuple:
     """A draw of the zero-mean process with this kernel, [N, D] -> [N, P], and the inducing variables of it, [M, P]."""
     shared = () if kernel.num_outputs else (num_outputs,)
-    draw = kernel.draw(key, num_features, *shared)
+    draw = kernel.draw(num_features, *shared, key=key)
     return draw, inducing.of_function(draw)
 
 

@@ -127,7 +127,7 @@ def _waves(inducing: FourierFeatures, term: _Term, key: Any, num: int) -> _Waves
     dtype = jnp.result_type(inducing.lower, *(kernel.lengthscale for kernel in term.values()))
     keys = jax.random.split(key, (len(term) + 1, 2))
     w = [
-        k.frequencies(key, (num, 1))[:, 0] / k.lengthscale.reshape(())
+        k.frequencies((num, 1), key=key)[:, 0] / k.lengthscale.reshape(())
         for k, (key, _) in zip(term.values(), keys, strict=False)
     ]
     b = [jax.random.uniform(key, (num,), dtype, maxval=2.0 * jnp.pi) for _, key in keys[1:]]

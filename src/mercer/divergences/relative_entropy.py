@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from mercer.divergences.base import ScalarDivergence
 from mercer.divergences.elementary import exp_excess, log_ratio
 from mercer.divergences.gaussians import relative, relative_entropy
+from mercer.parameters import cast, dtype_of
 from mercer.processes import Process
 
 
@@ -35,7 +36,8 @@ class KL(ScalarDivergence):
     def _between(self, q, p, X):
         if self.layout(q, p) is not None:
             return super()._between(q, p, X)
-        return _of_processes(q._aligned(X)[0], None if p is q.prior else p)
+        aligned = cast(q, q.working_dtype(dtype_of(X)))
+        return _of_processes(aligned, None if p is q.prior else p)
 
 
 @eqx.filter_jit

@@ -87,9 +87,9 @@ def alternate(
     while len(selections) <= rounds and not _repeats(selections):
         data = X[selections[-1]], Y[selections[-1]]
         learned = training.fit(start, objective, data, optimiser=optimiser, steps=steps, frozen=_mean).model
-        selections.append(greedy_indices(X, learned.posterior.kernel, M))
+        selections.append(greedy_indices(X, learned.posterior.prior.kernel, M))
     last = selections[-1]
-    found = learned.posterior.kernel, learned.likelihood.variance, X[last], Y[last], last
+    found = learned.posterior.prior.kernel, learned.likelihood.variance, X[last], Y[last], last
     return Alternation(*found, len(selections) - 1, _repeats(selections))
 
 

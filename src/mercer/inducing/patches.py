@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.deprecation import key_by_name
 from mercer.inducing.base import InducingVariables
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.parameters import is_concrete, param, real
@@ -40,8 +41,9 @@ class Patches(InducingVariables):
         return latent(self.Z)
 
 
+@key_by_name
 def random_patches(
-    key: PRNGKeyArray, X: Float[AnyArray, "N D"], kernel: Convolutional | ImageToImage, num: int
+    X: Float[AnyArray, "N D"], kernel: Convolutional | ImageToImage, num: int, *, key: PRNGKeyArray
 ) -> Float[Array, "M E"]:
     """`num` different patches at random places of the images X, constant ones only if there are not enough others."""
     X = validation.inputs(X)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
+from mercer.deprecation import key_by_name
 from mercer.kernels.base import Kernel
 from mercer.kernels.stationary import squared_distance
 from mercer.linalg import matmul, quiet_blas
@@ -26,30 +27,34 @@ def _checked(X, M: int) -> Array:
     return X
 
 
-def random_subset(key: PRNGKeyArray, X: Float[AnyArray, "N D"], M: int) -> Float[Array, "M D"]:
+@key_by_name
+def random_subset(X: Float[AnyArray, "N D"], M: int, *, key: PRNGKeyArray) -> Float[Array, "M D"]:
     """M different rows of X, each set as likely as any other."""
     X = _checked(X, M)
     return X[jax.random.choice(key, len(X), (M,), replace=False)]
 
 
+@key_by_name
 def greedy_variance(
-    key: PRNGKeyArray,
     X: Float[AnyArray, "N D"],
     kernel: Kernel,
     M: int,
     *,
     tolerance: float = 0.0,
     candidates: int | None = None,
+    key: PRNGKeyArray | None = None,
 ) -> Float[Array, "M D"]:
     """Rows of X, each the one whose value is least determined by those before it (paper 000, Algorithm 1; Burt et al., 2020).
 
     It ends before M when the variance that is left, summed over X, is below `tolerance` of what there was. `candidates`
-    limits the choice to a random subset of X of that size; the key serves for nothing else.
+    limits the choice to a random subset of X of that size, which is all that needs a key.
     """
     if candidates is not None:
         if not M <= candidates <= len(X):
             raise ValueError(f"candidates must be between M = {M} and the rows of X, {len(X)}, got {candidates}")
-        X = random_subset(key, X, candidates)
+        if key is None:
+            raise ValueError("candidates are chosen at random: pass a key, such as key=jax.random.key(0)")
+        X = random_subset(X, candidates, key=key)
     return validation.inputs(X)[greedy_indices(X, kernel, M, tolerance=tolerance)]
 
 
@@ -98,7 +103,8 @@ def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: float) -> tup
     return count, chosen
 
 
-def kmeans(key: PRNGKeyArray, X: Float[AnyArray, "N D"], M: int, *, iterations: int = 20) -> Float[Array, "M D"]:
+@key_by_name
+def kmeans(X: Float[AnyArray, "N D"], M: int, *, iterations: int = 20, key: PRNGKeyArray) -> Float[Array, "M D"]:
     """The centres of M clusters of the rows of X: k-means++ seeds (Arthur and Vassilvitskii, 2007), then Lloyd's iterations."""
     X = _checked(X, M)
     with quiet_blas():

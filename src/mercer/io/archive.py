@@ -22,6 +22,7 @@ import safetensors
 from safetensors.numpy import save as serialise
 
 import mercer
+from mercer.errors import MercerError
 from mercer.io.atomic import replacing
 from mercer.io.decoding import Decoder
 from mercer.io.encoding import Encoder
@@ -32,7 +33,7 @@ _MAX_HEADER = 2**23  # bytes
 _ZEROS = b"0" * 64
 
 
-class FormatError(ValueError):
+class FormatError(MercerError):
     """A file that is not a saved model, is damaged, needs a newer mercer, or names what is not known here."""
 
 

@@ -59,11 +59,17 @@ _PURE = {
 # Fields that files from before they were added do not have, and what they are then, given the other fields.
 _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
     "mercer.objectives.Batch": {"index": lambda values: jnp.arange(len(values["Y"]), dtype=jnp.int32)},
-    "mercer.objectives.SummedBatch": {"index": lambda values: jnp.arange(1, dtype=jnp.int32)},
+    "mercer.objectives.SummedBatch": {
+        "index": lambda values: jnp.arange(1, dtype=jnp.int32),
+        "count": lambda values: jnp.asarray(values["num_data"], values["squares"].dtype),
+    },
     "mercer.Sparse": {"gradients": lambda values: "reduced", "joint": lambda values: False},
     "mercer.training.Fit": {"objective": lambda values: None},
     "mercer.training.NaturalGradient": {"where": lambda values: None},
 }
+
+# Fields that had another name in files from before.
+_RENAMED: dict[str, dict[str, str]] = {"mercer.likelihoods.CorrelatedGaussian": {"covariance": "noise_covariance"}}
 
 _STATEFUL = "a layer with a state outside of the model (BatchNorm, SpectralNorm) cannot be saved; LayerNorm has none"
 
@@ -166,6 +172,8 @@ def fields(value: Any) -> dict[str, Any]:
 def assemble(cls: type, values: dict[str, Any]) -> Any:
     """The object of a class that has these values, made without its constructor."""
     names = field_names(cls)
+    renamed = _RENAMED.get(class_name(cls) or "", {})
+    values = {renamed.get(name, name): value for name, value in values.items()}
     for name, value in _ADDED.get(class_name(cls) or "", {}).items():
         if name not in values:
             values = values | {name: value(values)}

@@ -48,4 +48,4 @@ class Additive(Kernel):
     def _features(self, key, num, X):
         kernel = cast(self, X.dtype)
         terms = [variance * kernel.base.on(d) for d, variance in enumerate(kernel._variances(X))]
-        return sum(terms[1:], start=terms[0]).features(key, num)(X / kernel._per_column("lengthscale", X))
+        return sum(terms[1:], start=terms[0]).features(num, key=key)(X / kernel._per_column("lengthscale", X))

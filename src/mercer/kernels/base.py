@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.deprecation import key_by_name
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, as_parameter, cast, constant, param, positive
 from mercer.validation import AnyArray, OneOrMany
@@ -80,7 +81,8 @@ class SumOfFeatures(Map):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         key_features, key_weights = jax.random.split(self.key)
-        maps = [self.kernel.features(k, self.num_features) for k in jax.random.split(key_features, self.num_outputs)]
+        keys = jax.random.split(key_features, self.num_outputs)
+        maps = [self.kernel.features(self.num_features, key=k) for k in keys]
         weights = jax.random.normal(key_weights, (self.num_outputs, self.num_features))
         columns = [matmul(phi(X), w.astype(X.dtype)) for phi, w in zip(maps, weights, strict=True)]
         return jnp.stack(columns, axis=1)
@@ -120,7 +122,8 @@ class Kernel(Module):
     def _diagonal(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
         """k(x, x) for each row, without forming a matrix."""
 
-    def features(self, key: PRNGKeyArray, num: int) -> Features:
+    @key_by_name
+    def features(self, num: int, *, key: PRNGKeyArray) -> Features:
         """A random map phi: X -> [N, num] whose products are the kernel in expectation, E phi(x) . phi(x') = k(x, x').
 
         The entries are independent estimates of equal expectation, E phi_i(x) phi_i(x') = k(x, x') / num, which is what
@@ -163,7 +166,8 @@ class Kernel(Module):
         """The kernel of the given columns, as a sum of products of kernels that are neither."""
         return [Term(((self, columns),))]
 
-    def draw(self, key: PRNGKeyArray, num_features: int, num_outputs: int = 1) -> Draw:
+    @key_by_name
+    def draw(self, num_features: int, num_outputs: int = 1, *, key: PRNGKeyArray) -> Draw:
         """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
         self._check_features()
         return Draw(SumOfFeatures(self, key, num_features, num_outputs))
@@ -249,7 +253,7 @@ class Sum(Kernel):
         keys = jax.random.split(key, len(self.kernels) + 1)
         signs = jax.random.rademacher(keys[0], (len(self.kernels), num), X.dtype)
         terms = zip(signs, self.kernels, keys[1:], strict=True)
-        return sum(s * kernel.features(k, num)(X) for s, kernel, k in terms)
+        return sum(s * kernel.features(num, key=k)(X) for s, kernel, k in terms)
 
 
 class Product(Kernel):
@@ -277,7 +281,7 @@ class Product(Kernel):
 
     def _features(self, key, num, X):
         keys = jax.random.split(key, len(self.kernels))
-        factors = [kernel.features(k, num)(X) for kernel, k in zip(self.kernels, keys, strict=True)]
+        factors = [kernel.features(num, key=k)(X) for kernel, k in zip(self.kernels, keys, strict=True)]
         return jnp.sqrt(float(num)) ** (len(factors) - 1) * _product(factors)
 
 
@@ -310,7 +314,7 @@ class Scaled(Kernel):
         return [Term(term.factors, self.scale * term.scale) for term in self.kernel.terms(columns)]
 
     def _features(self, key, num, X):
-        return jnp.sqrt(self.scale).astype(X.dtype) * self.kernel.features(key, num)(X)
+        return jnp.sqrt(self.scale).astype(X.dtype) * self.kernel.features(num, key=key)(X)
 
 
 class OnDimensions(Kernel):
@@ -348,4 +352,4 @@ class OnDimensions(Kernel):
         return self.kernel.terms(tuple(columns[d] for d in self.dims))
 
     def _features(self, key, num, X):
-        return self.kernel.features(key, num)(self._columns(X))
+        return self.kernel.features(num, key=key)(self._columns(X))

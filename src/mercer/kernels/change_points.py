@@ -75,7 +75,7 @@ class ChangePoints(Kernel):
     def _features(self, key, num, X):
         """Features of the kernels, each times its weight, added with independent random signs as in a sum."""
         keys = jax.random.split(key, len(self.kernels) + 1)
-        maps = [kernel.features(k, num)(X) for kernel, k in zip(self.kernels, keys[1:], strict=True)]
+        maps = [kernel.features(num, key=k)(X) for kernel, k in zip(self.kernels, keys[1:], strict=True)]
         signs = jax.random.rademacher(keys[0], (len(maps), num), X.dtype)
         weights = cast(self, X.dtype)._weights(X)
         return sum(s * w[:, None] * phi for s, w, phi in zip(signs, weights, maps, strict=True))

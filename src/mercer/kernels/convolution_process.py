@@ -140,7 +140,7 @@ class ConvolutionProcess(LatentKernel):
             total += self.W[p, index][:, None] * self.W[p2, index] * scale * jnp.exp(-0.5 * r2)
         return total
 
-    def draw(self, key, num_features):
+    def draw(self, num_features, *, key):
         latent = _Waves(self, key, num_features)
         return Draw(_Smoothed(latent), latent)
 

@@ -30,4 +30,4 @@ class FeatureMap(Kernel):
         return self.base._diagonal(self._of_rows(X))
 
     def _features(self, key, num, X):
-        return self.base.features(key, num)(cast(self, X.dtype)._of_rows(X))
+        return self.base.features(num, key=key)(cast(self, X.dtype)._of_rows(X))

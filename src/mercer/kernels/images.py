@@ -145,10 +145,10 @@ class Convolutional(_OnPatches, Kernel):
         return total
 
     def _features(self, key, num, X):
-        return self.of_function(self.base.features(key, num), num, X)
+        return self.of_function(self.base.features(num, key=key), num, X)
 
-    def draw(self, key, num_features, num_outputs=1):
-        latent = self.base.draw(key, num_features, num_outputs)
+    def draw(self, num_features, num_outputs=1, *, key):
+        latent = self.base.draw(num_features, num_outputs, key=key)
         return Draw(_OnImages(self, latent, num_features), latent)
 
     def of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:
@@ -193,8 +193,8 @@ class ImageToImage(_OnPatches, MultioutputKernel):
         first, second = self._patches(X), self._patches(X2)
         return self.base._matrix(first[jnp.arange(len(X)), p], second[jnp.arange(len(X2)), p2])
 
-    def draw(self, key, num_features):
-        latent = self.base.draw(key, num_features)
+    def draw(self, num_features, *, key):
+        latent = self.base.draw(num_features, key=key)
         return Draw(_OnImages(self, latent, num_features), latent)
 
     def of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
+from mercer.deprecation import key_by_name
 from mercer.kernels.base import Draw, Kernel, Map, Mixing, SideBySide
 from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul
@@ -56,7 +57,8 @@ class MultioutputKernel(Module):
         rows, columns = jnp.arange(len(X))[:, None], jnp.arange(len(X2))
         return self._full(X, X2)[rows, p[:, None], columns, p2]
 
-    def draw(self, key: PRNGKeyArray, num_features: int) -> Draw:
+    @key_by_name
+    def draw(self, num_features: int, *, key: PRNGKeyArray) -> Draw:
         """A function with this kernel, drawn as a sum of random features."""
         raise ValueError(
             f"{type(self).__name__} has no random features, so its sample paths cannot be drawn as functions"
@@ -162,8 +164,8 @@ class SharedIndependent(Independent):
     def parts(self):
         return (self.kernel,)
 
-    def draw(self, key, num_features):
-        function = self.kernel.draw(key, num_features, self.num_outputs)
+    def draw(self, num_features, *, key):
+        function = self.kernel.draw(num_features, self.num_outputs, key=key)
         return Draw(function, function)
 
 
@@ -184,9 +186,10 @@ class SeparateIndependent(Independent):
     def parts(self):
         return self.kernels
 
-    def draw(self, key, num_features):
+    def draw(self, num_features, *, key):
         keys = jax.random.split(key, len(self.kernels))
-        function = SideBySide(tuple(kernel.draw(k, num_features) for kernel, k in zip(self.kernels, keys, strict=True)))
+        pairs = zip(self.kernels, keys, strict=True)
+        function = SideBySide(tuple(kernel.draw(num_features, key=k) for kernel, k in pairs))
         return Draw(function, function)
 
 
@@ -226,8 +229,8 @@ class Coregionalisation(LatentKernel):
         K = self.latent._inputs(X, X2)
         return jnp.einsum("nl,lnm,ml->nm", self.W[p], K, self.W[p2], precision="highest")
 
-    def draw(self, key, num_features):
-        return self.of_latents(self.latent.draw(key, num_features))
+    def draw(self, num_features, *, key):
+        return self.of_latents(self.latent.draw(num_features, key=key))
 
     def of_latents(self, latent: Draw) -> Draw:
         """The outputs, given the latent functions."""
@@ -326,8 +329,9 @@ class OutputIndexed(Kernel):
         X, p = self.split(X)
         return self.kernel._diagonal(X)[jnp.arange(len(X)), p]
 
-    def draw(self, key, num_features, num_outputs=1):
-        return self.of_outputs(tuple(self.kernel.draw(k, num_features) for k in jax.random.split(key, num_outputs)))
+    def draw(self, num_features, num_outputs=1, *, key):
+        keys = jax.random.split(key, num_outputs)
+        return self.of_outputs(tuple(self.kernel.draw(num_features, key=k) for k in keys))
 
     def of_outputs(self, draws: tuple[Draw, ...]) -> Draw:
         """Functions of inputs that say which output is meant, given functions with all outputs."""

@@ -54,7 +54,7 @@ class Periodic(Kernel):
     def _features(self, key, num, X):
         """The random Fourier features of the RBF kernel, on the circles."""
         kernel = cast(self, X.dtype)
-        return RBF(variance=kernel.variance).features(key, num)(kernel._circles(X))
+        return RBF(variance=kernel.variance).features(num, key=key)(kernel._circles(X))
 
 
 class Cosine(Kernel):

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mercer.deprecation import key_by_name
 from mercer.kernels.base import Kernel
 from mercer.linalg.products import matmul
 from mercer.parameters import cast, param, positive
@@ -84,7 +85,8 @@ class Stationary(Kernel):
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
 
-    def frequencies(self, key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "F D"]:
+    @key_by_name
+    def frequencies(self, shape: tuple[int, int], *, key: PRNGKeyArray) -> Float[Array, "F D"]:
         """Draws from the spectral density of the kernel at lengthscale 1: angular frequencies, `shape` = (num, D)."""
         raise ValueError(f"{type(self).__name__} has no known spectral density to draw random features from")
 
@@ -92,7 +94,7 @@ class Stationary(Kernel):
         """Random Fourier features sqrt(2 variance / num) cos(w . x / lengthscale + b) (Rahimi and Recht, 2007)."""
         key_w, key_b = jax.random.split(key)
         kernel = cast(self, X.dtype)
-        w = kernel.frequencies(key_w, (num, X.shape[1])).astype(X.dtype)
+        w = kernel.frequencies((num, X.shape[1]), key=key_w).astype(X.dtype)
         b = jax.random.uniform(key_b, (num,), X.dtype, maxval=2.0 * jnp.pi)
         return jnp.sqrt(2.0 * kernel.variance / num) * jnp.cos(matmul(kernel.scaled(X), w.T) + b)
 
@@ -104,7 +106,7 @@ class RBF(Stationary):
         # The variance inside the exponential: one array for the derivative to keep, where a product keeps two.
         return jnp.exp(jnp.log(self.variance) - 0.5 * r2)
 
-    def frequencies(self, key, shape):
+    def frequencies(self, shape, *, key):
         return jax.random.normal(key, shape)
 
 
@@ -113,7 +115,7 @@ class _Matern(Stationary):
 
     degrees_of_freedom: ClassVar[float]  # 2p + 1, of the multivariate t that is the spectral density
 
-    def frequencies(self, key, shape):
+    def frequencies(self, shape, *, key):
         key_normal, key_chi2 = jax.random.split(key)
         nu = self.degrees_of_freedom
         chi2 = 2.0 * jax.random.gamma(key_chi2, 0.5 * nu, (shape[0], 1))
@@ -187,7 +189,7 @@ class RationalQuadratic(Stationary):
     def of_squared_distance(self, r2):
         return self.variance * jnp.exp(-self.alpha * jnp.log1p(r2 / (2.0 * self.alpha)))
 
-    def frequencies(self, key, shape):
+    def frequencies(self, shape, *, key):
         # E exp(-precision r^2 / 2) over precision ~ Gamma(alpha, rate alpha) is the kernel.
         key_normal, key_gamma = jax.random.split(key)
         precision = jax.random.gamma(key_gamma, self.alpha, (shape[0], 1)) / self.alpha

@@ -90,9 +90,9 @@ class _SVGP(Kernel):
         left = prior - jnp.sum(matmul(self.W, cross) ** 2, axis=0)
         return _at_least(left + self._added_variance(X, cross), prior)
 
-    def features(self, key, num):
+    def features(self, num, *, key):
         keys = jax.random.split(key, 3)
-        left = _ConditionedFeatures(self.kernel, self.Z, self.W, self.kernel.features(keys[0], num))
+        left = _ConditionedFeatures(self.kernel, self.Z, self.W, self.kernel.features(num, key=keys[0]))
         return _AddedFeatures(left, self._added_features(keys[1], num), jax.random.rademacher(keys[2], (num,), float))
 
 
@@ -250,7 +250,7 @@ class KernelisedSVGP(_SVGP):
         return self.base._diagonal(X)
 
     def _added_features(self, key, num):
-        return self.base.features(key, num)
+        return self.base.features(num, key=key)
 
 
 class _Conditioned(Kernel):
@@ -285,9 +285,9 @@ class SparsePosterior(_Conditioned):
     def _C(self, X):
         return matmul(inverse_factor(self.base._matrix(self.Z, None)), self.base._matrix(self.Z, X))
 
-    def features(self, key, num):
+    def features(self, num, *, key):
         W = inverse_factor(self.base(self.Z))
-        return _ConditionedFeatures(self.base, self.Z, W, self.base.features(key, num))
+        return _ConditionedFeatures(self.base, self.Z, W, self.base.features(num, key=key))
 
 
 class FixedSparsePosterior(_Conditioned):
@@ -329,4 +329,4 @@ class Tempered(Kernel):
         return self.factor * self.kernel._diagonal(X)
 
     def _features(self, key, num, X):
-        return jnp.sqrt(self.factor).astype(X.dtype) * self.kernel.features(key, num)(X)
+        return jnp.sqrt(self.factor).astype(X.dtype) * self.kernel.features(num, key=key)(X)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from mercer.deprecation import warn
 from mercer.layouts import Layout
 from mercer.likelihoods import expectations
 from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood
@@ -103,47 +104,63 @@ class HeteroskedasticGaussian(Likelihood):
 
 
 class CorrelatedGaussian(Likelihood):
-    """y = f + e, e ~ N(0, covariance), correlated between the P outputs of one row.
+    """y = f + e, e ~ N(0, noise_covariance), correlated between the P outputs of one row.
 
     `var` is [N, P], or [N, P, P] where the latents are correlated too. Outputs not observed are marginalised.
     """
 
-    covariance: Float[Array, "P P"] = param(positive_definite)
+    noise_covariance: Float[Array, "P P"] = param(positive_definite)
     layout: ClassVar[Layout] = "outputs"
 
+    def __init__(
+        self, noise_covariance: Float[Array, "P P"] | None = None, *, covariance: Float[Array, "P P"] | None = None
+    ):
+        if covariance is not None:
+            warn("CorrelatedGaussian: covariance is called noise_covariance now")
+            noise_covariance = covariance
+        if noise_covariance is None:
+            raise TypeError("CorrelatedGaussian expects a noise_covariance, [P, P]")
+        self.noise_covariance = noise_covariance
+
+    @property
+    def covariance(self) -> Float[Array, "P P"]:
+        """The old name of `noise_covariance`."""
+        warn("CorrelatedGaussian.covariance is called noise_covariance now")
+        return self.noise_covariance
+
     def __check_init__(self):
-        if jnp.ndim(self.covariance) != 2:
+        if jnp.ndim(self.noise_covariance) != 2:
             raise ValueError(
-                f"CorrelatedGaussian: covariance expects one [P, P] matrix, got shape {jnp.shape(self.covariance)}"
+                f"CorrelatedGaussian: noise_covariance expects one [P, P] matrix, got shape {jnp.shape(self.noise_covariance)}"
             )
 
     def num_latents(self, num_outputs):
-        if num_outputs != len(self.covariance):
+        if num_outputs != len(self.noise_covariance):
             raise ValueError(
-                f"CorrelatedGaussian: the covariance is of {len(self.covariance)} outputs, there are {num_outputs}"
+                f"CorrelatedGaussian: noise_covariance is of {len(self.noise_covariance)} outputs, there are {num_outputs}"
             )
         return num_outputs
 
     def _num_outputs(self, num_latents):
-        return len(self.covariance)
+        return len(self.noise_covariance)
 
     def _sum_observed(self, terms, y):
         return terms(y)  # the outputs are not independent: the terms look for NaN themselves
 
     def _log_prob(self, f, y, X):
-        return _log_marginal(y - f, self.covariance)[0]
+        return _log_marginal(y - f, self.noise_covariance)[0]
 
     def _expected_log_prob(self, mean, var, y, X, key):
-        log_density, W, both = _log_marginal(y - mean, self.covariance)
+        log_density, W, both = _log_marginal(y - mean, self.noise_covariance)
         # tr(R^-1 V) = sum of W * (W V), W = chol(R)^-1
         WV = matmul(W, jnp.where(both, _between_outputs(var), 0.0))
         return log_density - 0.5 * jnp.sum(W * WV, axis=(1, 2))
 
     def _log_predictive(self, mean, var, y, X, key):
-        return _log_marginal(y - mean, self.covariance + _between_outputs(var))[0]
+        return _log_marginal(y - mean, self.noise_covariance + _between_outputs(var))[0]
 
     def _predict(self, mean, var, X, key):
-        return mean, jnp.diagonal(self.covariance + _between_outputs(var), axis1=1, axis2=2)
+        return mean, jnp.diagonal(self.noise_covariance + _between_outputs(var), axis1=1, axis2=2)
 
 
 def _between_outputs(var):

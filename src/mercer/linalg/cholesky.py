@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from mercer.errors import MercerError
 from mercer.linalg.products import for_each_matrix, matmul, on_cpu, one_by_one, triangular_matmul
 from mercer.parameters import is_concrete
 from mercer.validation import AnyArray
@@ -25,7 +26,7 @@ _SMALLEST_BLOCK = 64
 _TINY = 3
 
 
-class FactorisationError(ValueError):
+class FactorisationError(MercerError):
     """A matrix that no jitter up to the cap makes positive definite."""
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mercer import validation
+from mercer import deprecation, validation
 from mercer.inducing.functionals import as_inputs, is_array, is_functional
 from mercer.model import Model, align, check_latents
 from mercer.parameters import Module, constant, dtype_of, is_concrete
@@ -134,6 +134,10 @@ class Objective(Module):
     needs_data: ClassVar[bool] = False  # whether it looks at all of the data in each step
     trained: ClassVar[bool] = False  # whether its own fields that are declared `param` are trained with the model
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecation.rename_method(cls, "complete", "finish")
+
     @abc.abstractmethod
     def _value(self, model: Any, batch: Batch, key: PRNGKeyArray | None) -> Float[Array, ""]:
         """The objective per datum."""
@@ -168,9 +172,11 @@ class Objective(Module):
         """The checked data as the steps of training see them, such as sums over them that no parameter changes."""
         return batch
 
-    def complete(self, model: Any, batch: Batch) -> Any:
-        """What is left to do for the model after training: by default nothing."""
+    def finish(self, model: Any, batch: Batch) -> Any:
+        """The model as `fit` gives it back, such as with the best posterior: by default as training left it."""
         return model
+
+    complete = deprecation.old_name("Objective.complete", finish)
 
 
 class TrainingObjective(Objective):

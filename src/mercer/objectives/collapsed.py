@@ -43,7 +43,8 @@ class Terms(NamedTuple):
     slack: Float[Array, "#S n"]  # k_nn - |C_n|^2
     residual: Float[Array, "S n"]
     observed: Array
-    noise: Float[Array, "S n"]
+    noise: Float[Array, "S n"]  # divided by `counts`
+    counts: Float[Array, "S n"]  # how often a row counts
     shared: bool  # whether the systems have the same C and the same precisions
     num_groups: int  # of variables in a system, between which q(u) is independent
 
@@ -70,6 +71,7 @@ def _terms(model: Model, batch: Batch) -> Terms:
     noise = gaussian_noise(model, batch)
     same_noise = jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1
     noise = jnp.broadcast_to(noise, batch.Y.shape)
+    counts = jnp.ones_like(noise) if batch.weights is None else jnp.broadcast_to(batch.weights[:, None], noise.shape)
     if not posterior.structure.independent:
 
         def of_group(pair, cross):
@@ -77,8 +79,8 @@ def _terms(model: Model, batch: Batch) -> Terms:
 
         C = posterior.structure.for_each_group(of_group, posterior.structure.columns(batch.X))
         C = C.reshape(1, -1, C.shape[-1])
-        own = posterior.prior.covariance(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
-        observed, residual, noise = (array.reshape(1, -1) for array in (observed, residual, noise))
+        own = posterior.prior.covariance_of(batch.X, batch.Y.shape[1], "diag").reshape(1, -1)
+        observed, residual, noise, counts = (array.reshape(1, -1) for array in (observed, residual, noise, counts))
         shared, num_groups = True, posterior.q_mu.shape[1]
     else:
 
@@ -86,10 +88,10 @@ def _terms(model: Model, batch: Batch) -> Terms:
             return Kuu(*pair).whiten(cross_covariance(*pair, batch.X)), prior_variance(pair[1], batch.X)
 
         C, own = for_each(of_pair, posterior.structure.pairs)
-        observed, residual, noise = observed.T, residual.T, noise.T
+        observed, residual, noise, counts = observed.T, residual.T, noise.T, counts.T
         shared, num_groups = batch.complete and same_noise and len(C) == 1, 1
     slack = jnp.maximum(own - jnp.sum(C**2, axis=1), 0.0)
-    return Terms(C, slack, residual, observed, noise, shared, num_groups)
+    return Terms(C, slack, residual, observed, noise, counts, shared, num_groups)
 
 
 class CollapsedELBO(Objective):
@@ -115,24 +117,36 @@ class CollapsedELBO(Objective):
         return -_bound(model, batch) / batch.num_data
 
     def bound(
-        self, model: Model, X: Float[AnyArray, "N D"] | InducingVariables, Y: Float[AnyArray, "N P"]
+        self,
+        model: Model,
+        X: Float[AnyArray, "N D"] | InducingVariables,
+        Y: Float[AnyArray, "N P"],
+        weights: Float[AnyArray, " N"] | None = None,
     ) -> Float[Array, ""]:
-        """The lower bound on log p(Y), in nats over all the data."""
-        return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y))))
+        """The lower bound on log p(Y), in nats over all the data. A row counts as often as its weight says, here and below."""
+        return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y, weights))))
 
     def upper_bound(
-        self, model: Model, X: Float[AnyArray, "N D"] | InducingVariables, Y: Float[AnyArray, "N P"]
+        self,
+        model: Model,
+        X: Float[AnyArray, "N D"] | InducingVariables,
+        Y: Float[AnyArray, "N P"],
+        weights: Float[AnyArray, " N"] | None = None,
     ) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
-        return self._of(_upper_bound, model, self.checked(model, (X, Y)))
+        return self._of(_upper_bound, model, self.checked(model, (X, Y, weights)))
 
     def posterior(
-        self, model: Model, X: Float[AnyArray, "N D"] | InducingVariables, Y: Float[AnyArray, "N P"]
+        self,
+        model: Model,
+        X: Float[AnyArray, "N D"] | InducingVariables,
+        Y: Float[AnyArray, "N P"],
+        weights: Float[AnyArray, " N"] | None = None,
     ) -> Sparse:
         """The sparse posterior with the best q(u)."""
-        return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y))))
+        return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y, weights))))
 
-    def complete(self, model, batch):
+    def finish(self, model, batch):
         return Model(self._of(_optimum, model, batch), model.likelihood)
 
     def _of(self, function, model, batch):
@@ -162,7 +176,7 @@ def _sums_suffice(model: Model, batch: Batch) -> bool:
     posterior, structure = model.posterior, model.posterior.structure
     structured = not structure.indexed and (structure.independent or isinstance(posterior.inducing, Shared))
     plain = isinstance(posterior.prior.mean, Zero) and model.likelihood.variance is not None
-    usual = batch.inputs is not None and batch.complete and batch.weights is None and all_concrete(batch)
+    usual = batch.inputs is not None and batch.complete and all_concrete(batch)
     return structured and plain and usual and all(has_fixed_features(*pair) for pair in structure.pairs)
 
 
@@ -182,7 +196,7 @@ def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
 def _upper_bound(model: Model, batch: Batch) -> Float[Array, ""]:
     t = _terms(model, batch)
     B = t.regression(t.noise).B
-    raised = t.noise + jnp.sum(jnp.where(t.observed, t.slack, 0.0), axis=1, keepdims=True)
+    raised = t.noise + jnp.sum(jnp.where(t.observed, t.counts * t.slack, 0.0), axis=1, keepdims=True) / t.counts
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / raised, 0.0))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
     W = inverse_factor(B, always=False)

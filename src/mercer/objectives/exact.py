@@ -8,14 +8,15 @@ from jaxtyping import Array
 from mercer.likelihoods import Gaussian
 from mercer.model import Model
 from mercer.objectives.base import Batch, Objective
-from mercer.processes import Conditioned
+from mercer.processes import Conditioned, Process
 
 
 def conditioned(model: Any, batch: Batch) -> Conditioned:
     """The exact posterior of a model given a batch."""
     if isinstance(model, Conditioned):
         return model.prior.condition(batch.X, batch.Y, _weighted_noise(model.noise, batch), batch.complete)
-    return model.posterior.condition(batch.X, batch.Y, gaussian_noise(model, batch), batch.complete)
+    prior = model.posterior.prior if isinstance(model.posterior, Conditioned) else model.posterior
+    return prior.condition(batch.X, batch.Y, gaussian_noise(model, batch), batch.complete)
 
 
 def gaussian_noise(model: Model, batch: Batch):
@@ -48,7 +49,7 @@ class _Exact(Objective):
     minibatched = False
 
     def checked(self, model, data):
-        is_pair = isinstance(model, Model) and model.posterior.is_prior and isinstance(model.likelihood, Gaussian)
+        is_pair = isinstance(model, Model) and isinstance(model.likelihood, Gaussian) and _is_exact(model.posterior)
         if not is_pair and not isinstance(model, Conditioned):
             raise ValueError(
                 f"{type(self).__name__} expects a Conditioned, or a Model of a GP prior and a Gaussian likelihood, "
@@ -56,12 +57,22 @@ class _Exact(Objective):
             )
         return super().checked(model, data)
 
+    def finish(self, model, batch):
+        """The exact posterior given the data, as it is or in a `Model`."""
+        posterior = conditioned(model, batch)
+        return posterior if isinstance(model, Conditioned) else Model(posterior, model.likelihood)
+
+
+def _is_exact(posterior: Process) -> bool:
+    """Whether it is a prior, or its exact posterior, of which the prior is trained."""
+    return posterior.is_prior or isinstance(posterior, Conditioned)
+
 
 class MarginalLikelihood(_Exact):
     """-log p(Y) / N, for a `Conditioned` or a `Model` of a GP prior and a Gaussian likelihood.
 
-    What `fit` gives back is of the same kind: of a `Model` the trained prior and noise, whose posterior is
-    `Conditioned(model.posterior, X, Y, model.likelihood.variance)`.
+    `fit` gives back the exact posterior of the trained prior given the data: a `Conditioned`, or a `Model` of one, whose
+    `posterior.prior` is the trained prior. Fitted again, the prior is trained again.
     """
 
     def _value(self, model, batch, key):

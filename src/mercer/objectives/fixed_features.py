@@ -2,7 +2,8 @@
 
 Variational Fourier features are of this kind (Hensman, Durrande and Solin, 2017). The collapsed bound sees the data through
 Kuf Kfu, Kuf y, the sum of y^2 and the number of data only, none of which changes while the kernel is learned: one pass over
-the data, in blocks, and every step after it costs the same for any number of them.
+the data, in blocks, and every step after it costs the same for any number of them. In all of them a row counts as often as its
+weight says.
 """
 
 from typing import Any, NamedTuple
@@ -33,10 +34,14 @@ class SummedBatch(Batch):
     gram: Float[Array, "G M M"] = constant()  # Kuf Kfu, of each latent function or of all
     products: Float[Array, "G M P"] = constant()  # Kuf Y
     squares: Float[Array, " P"] = constant()  # sum of y^2
+    count: Float[Array, ""] = constant()  # the number of rows, or the sum of their weights
 
-    def __init__(self, X: Array, num_data: int, gram: Array, products: Array, squares: Array):
+    def __init__(
+        self, X: Array, num_data: int, gram: Array, products: Array, squares: Array, count: Array | None = None
+    ):
         super().__init__(X, jnp.zeros((1, len(squares)), squares.dtype), num_data, complete=True)
         self.gram, self.products, self.squares = gram, products, squares
+        self.count = jnp.asarray(num_data if count is None else count, squares.dtype)
 
 
 def summed(model: Model, batch: Batch) -> SummedBatch:
@@ -44,25 +49,30 @@ def summed(model: Model, batch: Batch) -> SummedBatch:
     pairs = model.posterior.structure.pairs
     if all(part is pairs[0][0] for part, _ in pairs):
         pairs = pairs[:1]  # Kuf has no parameters: one for all kernels
+    weights = jnp.ones(len(batch.Y), batch.Y.dtype) if batch.weights is None else batch.weights
+    data = tuple(map(np.asarray, (batch.X, batch.Y, weights)))
     with quiet_blas():
-        sums = [_sums(part, kernel, np.asarray(batch.X), np.asarray(batch.Y)) for part, kernel in pairs]
+        sums = [_sums(part, kernel, *data) for part, kernel in pairs]
     gram, products = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
-    return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, jnp.sum(batch.Y**2, axis=0))
+    squares = jnp.sum(weights[:, None] * batch.Y**2, axis=0)
+    return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, squares, jnp.sum(weights))
 
 
-def _sums(inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray) -> tuple[Array, Array]:
+def _sums(
+    inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray
+) -> tuple[Array, Array]:
     M = size(inducing, kernel)
     Kuf(inducing, kernel, jnp.asarray(np.stack([X.min(0), X.max(0)])))  # where X is checked
     sums = jnp.zeros((M, M), X.dtype), jnp.zeros((M, Y.shape[1]), X.dtype)
     for start in range(0, len(X), _BLOCK):
-        sums = _add(inducing, kernel, sums, X[start : start + _BLOCK], Y[start : start + _BLOCK])
+        sums = _add(inducing, kernel, sums, *(array[start : start + _BLOCK] for array in (X, Y, weights)))
     return jax.block_until_ready(sums)
 
 
 @eqx.filter_jit
-def _add(inducing, kernel, sums, X, Y):
+def _add(inducing, kernel, sums, X, Y, weights):
     cross = Kuf(inducing, kernel, X)
-    return sums[0] + weighted_gram(cross, jnp.ones(len(X), X.dtype)), sums[1] + matmul(cross, Y)
+    return sums[0] + weighted_gram(cross, weights), sums[1] + matmul(cross, weights[:, None] * Y)
 
 
 class _Terms(NamedTuple):
@@ -75,7 +85,7 @@ class _Terms(NamedTuple):
 def summed_bound(model: Model, batch: SummedBatch) -> Float[Array, ""]:
     """The collapsed bound, in nats."""
     noise, terms = _noise(model, batch), _terms(model, batch)
-    fit = -0.5 * jnp.sum(batch.num_data * jnp.log(2.0 * jnp.pi * noise) + batch.squares / noise)
+    fit = -0.5 * jnp.sum(batch.count * jnp.log(2.0 * jnp.pi * noise) + batch.squares / noise)
     return fit + terms.regression.evidence() - terms.lost
 
 
@@ -106,7 +116,7 @@ def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array
         return operator.whiten(operator.whiten(gram).T), operator.whiten(products).T, pair[1].diag(batch.X)[0]
 
     whitened, b, variance = for_each(of_pair, pairs, gram, own)
-    slack = batch.num_data * variance - jnp.trace(whitened, axis1=1, axis2=2)
+    slack = batch.count * variance - jnp.trace(whitened, axis1=1, axis2=2)
     regression = Regression.of(whitened / noise[:, None, None], b.reshape(P, -1) / noise[:, None])
     return _Terms(regression, 0.5 * jnp.sum(jnp.maximum(slack, 0.0) / noise))
 
@@ -129,6 +139,6 @@ def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"
     )
     variances = jnp.stack([kernel.diag(batch.X)[0] for _, kernel in pairs])
     traces = jnp.einsum("lmlm->l", whitened)
-    slack = jnp.maximum(batch.num_data * variances - traces, 0.0)
+    slack = jnp.maximum(batch.count * variances - traces, 0.0)
     regression = Regression.of(gram, b.reshape(1, L * M), num_groups=L)
     return _Terms(regression, 0.5 * jnp.sum(slack * jnp.diagonal(coupling)))

@@ -54,5 +54,5 @@ class MAP(TrainingObjective):
         )
         return value - log_prior / batch.num_data, state
 
-    def complete(self, model, batch):
-        return self.objective.complete(model, batch)
+    def finish(self, model, batch):
+        return self.objective.finish(model, batch)

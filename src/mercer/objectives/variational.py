@@ -73,7 +73,7 @@ def _expected_log_prob(model: Model, batch: Batch, key: PRNGKeyArray | None) -> 
 
 @eqx.filter_jit
 def _total_expected_log_prob(model, batch, key):
-    return jnp.sum(_expected_log_prob(model, batch, key))
+    return jnp.sum(batch.weighted(_expected_log_prob(model, batch, key)))
 
 
 @eqx.filter_jit
@@ -85,15 +85,19 @@ def elbo(
     model: Model,
     X: Any,
     Y: Real[AnyArray, "N P"],
+    weights: Float[AnyArray, " N"] | None = None,
     *,
     key: PRNGKeyArray | None = None,
     batch_size: int = 8192,
 ) -> Float[Array, ""]:
-    """The evidence lower bound itself, in nats over all the data, worked out `batch_size` rows at a time."""
-    batch = ELBO().checked(model, (X, Y))
+    """The evidence lower bound itself, in nats over all the data, worked out `batch_size` rows at a time.
+
+    A row counts as often as its weight says.
+    """
+    batch = ELBO().checked(model, (X, Y, weights))
     model = align(model, batch.dtype)
     if not all_concrete(batch.X) or not all(is_concrete(leaf) for leaf in jax.tree.leaves(model) if eqx.is_array(leaf)):
-        return jnp.sum(_expected_log_prob(model, batch, key)) - model.posterior.kl()
+        return jnp.sum(batch.weighted(_expected_log_prob(model, batch, key))) - model.posterior.kl()
     with quiet_blas():
         if is_functional(batch.X):  # functionals are worked out together
             return jax.block_until_ready(_total_expected_log_prob(model, batch, key) - _kl(model))

@@ -1,14 +1,18 @@
 """What a process is: a distribution of function values, Gaussian or a mixture of Gaussians, at any inputs."""
 
 import abc
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
+from mercer.deprecation import key_by_name
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.functionals import as_inputs
 from mercer.kernels import Map
@@ -35,6 +39,9 @@ class Process(Module):
     One that draws random numbers to predict says `_predict_with_key` in the place of `_predict`. One that is a posterior also
     says what objectives may ask of it: its `prior`, its divergence `kl` from it and, where natural gradients can train it, the
     parameters of its Gaussians, `q_parameters`.
+
+    One rule of dtypes holds for all: what a process gives (a prediction, a sample, a drawn function) has the dtype of the inputs
+    that it is asked at. Parameters follow it; data and factors held in more precision are used in that (`working_dtype`).
     """
 
     prior = _NoPrior()  # the process that a posterior began as; None where there is none
@@ -76,18 +83,22 @@ class Process(Module):
         X = self.as_inputs(X)
         check_layout(covariance)
         self.check_inputs(X)
-        process, X = self._aligned(X)
-        if not all_concrete(X):
-            return _predict(process, X, covariance, key)
+        dtype = self.working_dtype(dtype_of(X))
+        process, inputs = cast(self, dtype), cast(X, dtype)
+        if not all_concrete(inputs):
+            return cast(_predict(process, inputs, covariance, key), dtype_of(X))
         with quiet_blas():
-            result = jax.block_until_ready(_compiled_predict(process, X, covariance, key))
+            result = jax.block_until_ready(_compiled_predict(process, inputs, covariance, key))
         if is_concrete(result.mean):
             process._check_prediction(result)
-        return result
+        return cast(result, dtype_of(X))
 
-    def _aligned(self, X: Any) -> "tuple[Process, Any]":
-        """The process and the inputs in one dtype: that of the inputs."""
-        return cast(self, dtype_of(X)), X
+    def working_dtype(self, dtype: Any) -> Any:
+        """The dtype in which a prediction at inputs of `dtype` is worked out: the same, unless data or factors of more
+        precision are held, here or by a process that this one is made of. None, where the inputs have none, is None."""
+        fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        parts = [leaf for leaf in jax.tree.leaves(fields, is_leaf=_is_process) if _is_process(leaf)]
+        return functools.reduce(wider, [part.working_dtype(dtype) for part in parts], dtype)
 
     def as_inputs(self, X: Any) -> Any:
         """X as the process takes it, or an error: inputs [N, D], or functionals in their place."""
@@ -130,11 +141,16 @@ class Process(Module):
         """The same process with what prediction needs worked out once; itself, where there is nothing to work out."""
         return self
 
-    def sample(self, key: PRNGKeyArray, X: Float[AnyArray, "N D"], num: int = 1) -> Float[Array, "S N P"]:
+    @key_by_name
+    def sample(self, X: Float[AnyArray, "N D"], num: int = 1, *, key: PRNGKeyArray) -> Float[Array, "S N P"]:
         """`num` joint draws of the function's values at X."""
-        return self.predict(X, self.joint_layout, key=jax.random.fold_in(key, 1)).sample(key, num)
+        X = self.as_inputs(X)
+        inputs = cast(X, self.working_dtype(dtype_of(X)))
+        prediction = self.predict(inputs, self.joint_layout, key=jax.random.fold_in(key, 1))
+        return cast(prediction.sample(num, key=key), dtype_of(X))
 
-    def sample_function(self, key: PRNGKeyArray, num_features: int = 1024) -> Function:
+    @key_by_name
+    def sample_function(self, num_features: int = 1024, *, key: PRNGKeyArray) -> Function:
         """One draw of the whole function: a deterministic map from [N, D] to [N, P].
 
         The prior part is a sum of `num_features` random features; over keys, mean and covariance are the process's own.
@@ -148,7 +164,17 @@ class DrawnFunction(Map):
     function: Function = constant()
 
     def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P"]:
-        return self.function(validation.inputs(X))
+        X = validation.inputs(X)
+        return self.function(X).astype(X.dtype)
+
+
+def wider(dtype: Any, other: Any) -> Any:
+    """The dtype of more precision; None where one of them is None."""
+    return None if dtype is None or other is None else jnp.promote_types(dtype, other)
+
+
+def _is_process(value: Any) -> bool:
+    return isinstance(value, Process)
 
 
 def _predict(process: Process, X: Any, covariance: Layout, key: PRNGKeyArray | None) -> Gaussian | Mixture:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Shaped
 
 from mercer import validation
 from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
+from mercer.deprecation import warn
 from mercer.inducing import InducingVariables, Mixed
 from mercer.inducing.functionals import as_inputs, as_variables, is_functional
 from mercer.kernels import IntrinsicCoregionalisation, Kernel
@@ -37,13 +38,14 @@ from mercer.linalg import (
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import for_each_entry
 from mercer.parameters import cast, constant, dtype_of, is_concrete, param, positive
-from mercer.processes.base import Process
+from mercer.processes.base import Process, wider
 from mercer.processes.gaussian import Gaussian
+from mercer.processes.of_before import FittedPrior, as_prior, holds_all
 from mercer.processes.prior import GP, Moved
 from mercer.validation import AnyArray, OneOrMany
 
 
-class Conditioned(Process):
+class Conditioned(FittedPrior):
     """The posterior of a GP prior given Y = f(X) + N(0, noise).
 
     X is the inputs, or inducing variables (`Derivative`, `Integral`, a `Mixed` list) that were observed in their place.
@@ -65,9 +67,9 @@ class Conditioned(Process):
         noise: OneOrMany = 0.1,
         complete: bool | None = None,
     ):
-        if not isinstance(prior, GP):
+        self.prior = as_prior(prior, "Conditioned")
+        if not isinstance(self.prior, GP):
             raise ValueError(f"prior expects a mercer.GP, got {type(prior).__name__}")
-        self.prior = prior
         self.X = as_inputs(X)
         if len(self.X) == 0:
             raise ValueError("X must have at least one row, got none")
@@ -127,7 +129,7 @@ class Conditioned(Process):
         """K, with the rows and columns of missing values replaced by those of the identity; G is 1, or P."""
         noise = jnp.broadcast_to(self.noise, self.Y.shape)
         if self._is_joint:
-            K = self.prior.covariance(self.X, self.num_outputs, "full").reshape(1, self.Y.size, self.Y.size)
+            K = self.prior.covariance_of(self.X, self.num_outputs, "full").reshape(1, self.Y.size, self.Y.size)
         else:
             K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self.output_kernels])
         identity = jnp.eye(K.shape[1], dtype=K.dtype)
@@ -186,6 +188,9 @@ class Conditioned(Process):
     def condition(self, X, Y, noise, complete=None):
         """The posterior given these data and the ones before."""
         more = Conditioned(self.prior, X, Y, noise, complete)
+        if holds_all(more, self):
+            warn("condition adds data to those before; what fit gives is conditioned already, on the data of training")
+            return more
         Xs: tuple[Any, Any] = (self.X, more.X)
         X = Mixed([as_variables(X) for X in Xs]) if any(map(is_functional, Xs)) else jnp.concatenate(Xs)
         # One column of noise for all outputs, where they share it.
@@ -197,9 +202,8 @@ class Conditioned(Process):
     def _predict(self, X, covariance):
         return self._factorised()._predict(X, covariance)
 
-    def _aligned(self, X):
-        dtype = jnp.promote_types(dtype_of(self.X), dtype_of(X))
-        return cast(self, dtype), cast(X, dtype)
+    def working_dtype(self, dtype):
+        return wider(dtype, dtype_of((self.X, self.Y)))
 
     def _check_prediction(self, result):
         _check_finite(self, result.mean)
@@ -252,14 +256,11 @@ class _Cached(Process):
         crosses = data._crosses(X)
         return matmul(crosses[0].T, weights) if len(crosses) == 1 else matmul(weights.T[:, None], crosses)[:, 0].T
 
-    def _aligned(self, X):
-        return self, cast(X, dtype_of(self.process.X))
-
     def _sample_function(self, key, num_features):
         """Matheron's rule: a draw from the prior, moved by K^-1 times how much it misses the (noisy) data."""
         data = self.process
         key_prior, key_noise = jax.random.split(key)
-        deviation = data.prior.sample_deviation(key_prior, num_features, data.num_outputs)
+        deviation = data.prior.sample_deviation(num_features, data.num_outputs, key=key_prior)
         noise = jnp.sqrt(data.noise) * jax.random.normal(key_noise, data.Y.shape, data.Y.dtype)
         missed = jnp.where(data._observed(), as_variables(data.X).of_function(deviation) + noise, 0.0)
         weights = self.alpha - self._solve(missed)
@@ -298,7 +299,7 @@ class CachedConditioned(_Cached):
         cross = data._joint_cross(X).reshape(data.Y.size, -1)
         seen = data._in_systems(data._observed())[0]
         A = matmul(self.W[0], jnp.where(seen[:, None], cross, 0.0)).reshape(data.Y.size, *mean.shape)
-        own = data.prior.covariance(X, data.num_outputs, covariance)
+        own = data.prior.covariance_of(X, data.num_outputs, covariance)
         return Gaussian(mean, own - product_in_layout(A, A, covariance), covariance)
 
 
@@ -338,7 +339,7 @@ class CachedKronecker(_Cached):
         else:
             H = jnp.einsum("pj,qj,ij->ipq", Q, Q, 1.0 / e, precision="highest")
             sums = {"outputs": "in,in,ipq->npq", "full": "in,im,ipq->npmq"}
-        own = data.prior.covariance(X, data.num_outputs, covariance)
+        own = data.prior.covariance_of(X, data.num_outputs, covariance)
         return Gaussian(mean, own - jnp.einsum(sums[covariance], C, C, H, precision="highest"), covariance)
 
 

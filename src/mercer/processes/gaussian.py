@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mercer.deprecation import key_by_name
 from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import matmul, safe_cholesky
 from mercer.linalg.products import for_each_entry
@@ -57,7 +58,8 @@ class Prediction(Module):
         """What the prediction says in a layout that holds less than its own."""
 
     @abc.abstractmethod
-    def sample(self, key: PRNGKeyArray, num: int = 1) -> Float[Array, "S N P"]:
+    @key_by_name
+    def sample(self, num: int = 1, *, key: PRNGKeyArray) -> Float[Array, "S N P"]:
         """`num` draws. Values between which the layout holds no covariance are drawn independently."""
 
 
@@ -129,7 +131,7 @@ class Gaussian(Prediction):
         draws = self._groups()[0] + matmul(root, noise[..., None])[..., 0]
         return draws.mT if self.layout == "inputs" else draws.reshape(len(noise), *self.mean.shape)
 
-    def sample(self, key, num=1):
+    def sample(self, num=1, *, key):
         noise = jax.random.normal(key, (num, *self._groups()[0].shape), self.mean.dtype)
         return self._coloured(self._root(), noise)
 
@@ -207,7 +209,7 @@ class Mixture(Prediction):
     def in_layout(self, layout):
         return Mixture(self.means, self._of_each(lambda component: component.in_layout(layout).cov), layout)
 
-    def sample(self, key, num=1):
+    def sample(self, num=1, *, key):
         """`num` draws, each from a component of its own that all values of the draw share."""
         key_component, key_noise = jax.random.split(key)
         which = jax.random.randint(key_component, (num,), 0, len(self.means))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.covariances.functionals import prior_covariance
+from mercer.deprecation import key_by_name, old_name
 from mercer.inducing.functionals import is_functional
 from mercer.kernels import Draw, Kernel, LatentKernel, Map, MultioutputKernel
 from mercer.layouts import Layout
@@ -61,7 +62,7 @@ class GP(Process):
         mean = self._mean(X)
         num_outputs = self.num_outputs or mean.shape[1]
         mean = jnp.broadcast_to(self.mean_of(X, num_outputs), (len(X), num_outputs))
-        return Gaussian(mean, self.covariance(X, num_outputs, covariance), covariance)
+        return Gaussian(mean, self.covariance_of(X, num_outputs, covariance), covariance)
 
     def _mean(self, X: Any) -> Float[Array, "N P"]:
         if not is_functional(X):
@@ -75,17 +76,20 @@ class GP(Process):
             raise ValueError(f"the mean function has {mean.shape[1]} outputs, the process has {num_outputs}")
         return mean
 
-    def covariance(self, X: Any, num_outputs: int, covariance: Layout) -> Array:
+    def covariance_of(self, X: Any, num_outputs: int, covariance: Layout) -> Array:
         """The prior covariance at X, in a layout; with a kernel of one output, that of `num_outputs` independent ones."""
         return prior_covariance(self.kernel, X, num_outputs, covariance)
+
+    covariance = old_name("GP.covariance", covariance_of)
 
     def _sample_function(self, key, num_features):
         return _PriorDraw(self, key, num_features)
 
-    def sample_deviation(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Draw:
+    @key_by_name
+    def sample_deviation(self, num_features: int, num_outputs: int, *, key: PRNGKeyArray) -> Draw:
         """Draws of the zero-mean part of the process as functions, one for each output: a sum of random features."""
         shared = () if self.num_outputs else (num_outputs,)
-        return self.kernel.draw(key, num_features, *shared)
+        return self.kernel.draw(num_features, *shared, key=key)
 
 
 class _PriorDraw(Map):
@@ -97,7 +101,7 @@ class _PriorDraw(Map):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         mean = self.prior.mean(X)
-        return mean + self.prior.sample_deviation(self.key, self.num_features, mean.shape[1])(X)
+        return mean + self.prior.sample_deviation(self.num_features, mean.shape[1], key=self.key)(X)
 
 
 class Moved(Map):
@@ -109,4 +113,5 @@ class Moved(Map):
     weights: Array = constant()
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        X = X.astype(self.posterior.working_dtype(X.dtype))
         return self.prior.mean(X) + self.deviation(X) + self.posterior.linear(X, self.weights)

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from mercer.covariances import Kuu, draw_jointly
 from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
+from mercer.deprecation import warn
 from mercer.inducing import InducingVariables
 from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout, product_in_layout
@@ -36,9 +37,10 @@ from mercer.linalg import (
 from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import Precision, map_rows
 from mercer.parameters import cast, constant, lower_triangular, param, real
-from mercer.processes.base import Process
+from mercer.processes.base import Process, wider
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.latents import for_each
+from mercer.processes.of_before import as_prior
 from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP, Moved
 from mercer.processes.structure import Structure, structure_of, weighted
@@ -50,7 +52,7 @@ class Sparse(Process):
 
     A multioutput kernel says how many outputs there are; with a kernel of one output it is `num_outputs`, 1 by default.
     `covariance` says how much of the covariance of q(u) is free: "full", q_sqrt [L, M, M]; "block", `num_blocks` blocks of
-    neighbouring variables along the diagonal, q_sqrt [L, B, M/B, M/B]; or "diagonal", which is M blocks of size 1. With "joint"
+    neighbouring variables along the diagonal, q_sqrt [L, B, M/B, M/B]; or "diag", which is M blocks of size 1. With "joint"
     the variables of all L groups covary, q_mu [L M, 1] and q_sqrt [1, L M, L M]: between groups that a likelihood couples, where
     an output is not observed for long, q(u) without these covariances is too certain. q(u) begins at the prior.
 
@@ -75,15 +77,19 @@ class Sparse(Process):
         inducing: InducingVariables,
         num_outputs: int | None = None,
         whiten: bool = True,
-        covariance: Literal["full", "joint", "block", "diagonal"] = "full",
+        covariance: Literal["full", "joint", "block", "diag"] = "full",
         num_blocks: int | None = None,
         q_mu: Float[AnyArray, "M L"] | None = None,
         q_sqrt: AnyArray | None = None,
         gradients: Precision = "reduced",
     ):
+        prior = as_prior(prior, "Sparse")
         if not isinstance(prior, GP) or not isinstance(inducing, InducingVariables):
             kinds = f"{type(prior).__name__} and {type(inducing).__name__}"
             raise ValueError(f"Sparse expects a mercer.GP and inducing variables, got {kinds}")
+        if str(covariance) == "diagonal":
+            warn('Sparse: covariance="diagonal" is called "diag" now')
+            covariance = "diag"
         if gradients not in get_args(Precision):
             raise ValueError(f"gradients expects one of {get_args(Precision)}, got {gradients!r}")
         self.prior, self.inducing, self.whiten, self.gradients = prior, inducing, whiten, gradients
@@ -315,6 +321,9 @@ class CachedSparse(Process):
     def check_inputs(self, X):
         self.process.check_inputs(X)
 
+    def working_dtype(self, dtype):
+        return wider(dtype, self.F.dtype)
+
     def _predict(self, X, covariance):
         if covariance == "diag" and not is_functional(X):
             mean, values = map_rows(lambda rows: tuple(self._at(rows, covariance)), X)
@@ -369,11 +378,11 @@ def _check_num_outputs(num_outputs: int | None, structure: Structure) -> None:
 
 
 def _num_blocks(covariance: str, num_blocks: int | None, M: int) -> int:
-    if covariance not in ("full", "joint", "block", "diagonal"):
-        raise ValueError(f'covariance must be "full", "joint", "block" or "diagonal", got {covariance!r}')
+    if covariance not in ("full", "joint", "block", "diag"):
+        raise ValueError(f'covariance must be "full", "joint", "block" or "diag", got {covariance!r}')
     if (covariance == "block") != (num_blocks is not None):
         raise ValueError(f'num_blocks goes with covariance="block", got {covariance!r} and num_blocks={num_blocks}')
-    blocks = {"full": 1, "joint": 1, "diagonal": M}.get(covariance, num_blocks)
+    blocks = {"full": 1, "joint": 1, "diag": M}.get(covariance, num_blocks)
     if blocks is None or blocks < 1 or M % blocks:
         raise ValueError(f"num_blocks must divide the number of inducing variables, {M}, got {num_blocks}")
     return blocks

@@ -153,7 +153,7 @@ class OfColumns(Structure):
 
     def predict(self, prior, X, num_outputs, covariance, of_functions, of_columns):
         deviation, reduction = of_columns(self.columns(X), covariance)
-        own = prior.covariance(X, num_outputs, covariance)
+        own = prior.covariance_of(X, num_outputs, covariance)
         return Gaussian(prior.mean_of(X, num_outputs) + deviation, own - reduction, covariance)
 
     def linear(self, X, weights):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from mercer.deprecation import key_by_name, warn
 from mercer.inducing import Points
 from mercer.likelihoods import Gaussian
 from mercer.model import Model
@@ -95,10 +96,12 @@ class Regression(NumberPredictor):
         return mean * scale + centre, (covariance + noise) * (scale * deviation)[:, None, None] ** 2
 
     def covariance(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "P N N"]:
-        """The covariance of new observations at different inputs, for each output."""
+        """The old name of `joint(X)[1]`."""
+        warn("Regression.covariance(X) is joint(X)[1] now")
         return self.joint(X)[1]
 
-    def sample(self, key: PRNGKeyArray, X: Float[np.ndarray, "N D"], num: int = 1) -> Float[np.ndarray, "S N P"]:
+    @key_by_name
+    def sample(self, X: Float[np.ndarray, "N D"], num: int = 1, *, key: PRNGKeyArray) -> Float[np.ndarray, "S N P"]:
         """Joint draws of new observations."""
         mean, covariance = self.joint(X)
         with double_precision():

@@ -13,13 +13,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialise
 
+from mercer.errors import MercerError
 from mercer.io.atomic import replacing
 
 FORMAT = 2
 _SAID = 6  # differences that an error names
 
 
-class CheckpointError(ValueError):
+class CheckpointError(MercerError):
     """A checkpoint that cannot be read, or that is of another run."""
 
 

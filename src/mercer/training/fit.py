@@ -45,6 +45,9 @@ def fit(
     - `restarts`: how many starts are trained at once; the first is the model, the others are `perturb(model, key)`, by
       default with noise on its vectors and numbers in free space. The best at the end is returned.
 
+    The model that it gives back is the posterior, as the objective finishes it: with `CollapsedELBO` the best one, with
+    `MarginalLikelihood` the exact one given the data.
+
     Raises `TrainingError` at the first loss that is not finite; it holds the last good model.
     """
     check_count("steps", steps)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 
+from mercer.errors import MercerError
 from mercer.objectives.base import Objective
 
 
@@ -30,7 +31,7 @@ class Fit(eqx.Module):
         return (self.model, self.history)[i]
 
 
-class TrainingError(ValueError):
+class TrainingError(MercerError):
     """The objective became NaN or infinite. `fit` holds the last good model and the history up to it."""
 
     def __init__(self, message: str, fit: Fit):

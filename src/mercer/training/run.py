@@ -127,7 +127,7 @@ class Run:
                     checkpoints.save(checkpoint, identity, state, history)
                 ended = self._ends(callbacks, state, history)
         fitted = self._result(state, history)
-        model = self.objective.complete(fitted.model, self.feed.example)
+        model = self.objective.finish(fitted.model, self.feed.example)
         if (place := not_finite(model)) is not None:
             raise TrainingError(f"model{place} holds NaN or infinite numbers after training", fitted)
         return Fit(model, fitted.history, fitted.objective)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from mercer.model import align
 from mercer.objectives.base import Objective
-from mercer.parameters import constrain, trainable, unconstrain
+from mercer.parameters import constrain, hold, trainable, unconstrain
 from mercer.training.natural import NaturalGradient
 from mercer.training.steps import Params
 
@@ -55,12 +55,7 @@ def _movable_of_model(model, frozen, optimiser):
         if optimiser.rest is None:
             nothing = jax.tree.map(lambda _: False, moves)
             moves = eqx.tree_at(optimiser.parameters, nothing, (True,) * len(optimiser.parameters(model)))
-    if frozen is None:
-        return moves
-    try:
-        held = eqx.tree_at(frozen, moves, replace_fn=lambda part: jax.tree.map(lambda _: False, part))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"frozen must be a function from the model to parts of it: {error}") from error
+    held = hold(moves, frozen)
     if isinstance(optimiser, NaturalGradient) and not all(optimiser.parameters(held)):
         raise ValueError("frozen must leave q_mu and q_sqrt free under NaturalGradient")
     return held

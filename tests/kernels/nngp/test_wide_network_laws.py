@@ -183,7 +183,7 @@ def test_in_processes():
     np.testing.assert_allclose(posterior.predict(X).mean, Y, atol=1e-3)
     slope = eqx.filter_grad(lambda p: p.log_marginal_likelihood())(posterior)
     assert np.isfinite(jax.tree.leaves(eqx.filter(slope.prior, eqx.is_inexact_array))).all()
-    chosen = mc.inducing.greedy_variance(jax.random.key(0), X, kernel, 4)
+    chosen = mc.inducing.greedy_variance(X, kernel, 4, key=jax.random.key(0))
     assert chosen.shape == (4, 24) and len(np.unique(chosen, axis=0)) == 4
 
 

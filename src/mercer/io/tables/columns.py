@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from mercer.errors import MercerError
+
 Kind = Literal["number", "text", "boolean", "date"]
 MISSING = frozenset(
     ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "none", "?", "-", "."]
@@ -16,7 +18,7 @@ MISSING = frozenset(
 TRUTH = {"true": 1.0, "false": 0.0}
 
 
-class TableError(ValueError):
+class TableError(MercerError):
     """A table that cannot be used as it is: one sentence that names the file, the column and the fix."""
 
 
