@@ -5,6 +5,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -22,10 +23,16 @@ def warn(message: str, depth: int = 1) -> None:
 
     A `depth` of 2 is the caller of that one, and so on.
     """
-    level, frame = 2 + depth, sys._getframe(1 + depth)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("equinox."):
-        level, frame = level + 1, frame.f_back  # a constructor or a method is called through equinox
+    level, frame = 1, sys._getframe()
+    passed = 0  # functions of ours or of users; a constructor or a method is called through equinox, or through checks of types
+    while frame.f_back is not None and (passed <= depth or _is_between(frame)):
+        level, frame = level + 1, frame.f_back
+        passed += not _is_between(frame)
     warnings.warn(message, DeprecationWarning, level)
+
+
+def _is_between(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith(("equinox.", "jaxtyping."))
 
 
 def _warn_at(function: Callable, message: str) -> None:

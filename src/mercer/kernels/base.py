@@ -47,8 +47,8 @@ class Draw(Map):
     function: Callable[[Float[Array, "N D"]], Float[Array, "N P"]] = constant()
     latent: Callable[[Float[Array, "N D"]], Float[Array, "N L"]] | None = constant(default=None)
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        return self.function(X)
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P"]:
+        return self.function(jnp.asarray(X))
 
 
 class SideBySide(Map):
@@ -67,8 +67,8 @@ class RandomFeatures(Map):
     key: PRNGKeyArray = constant()
     num: int = eqx.field(static=True)
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
-        return self.kernel._features(self.key, self.num, X)
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N F"]:
+        return self.kernel._features(self.key, self.num, jnp.asarray(X))
 
 
 class SumOfFeatures(Map):

@@ -104,7 +104,8 @@ class _ConditionedFeatures(Map):
     W: Float[Array, "M M"] = constant()
     phi: Features = constant()
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N F"]:
+        X = jnp.asarray(X)
         at_Z, W, kernel = self.Z.astype(X.dtype), self.W.astype(X.dtype), cast(self.kernel, X.dtype)
         C = matmul(W, kernel._matrix(at_Z, X))
         return self.phi(X) - matmul(C.T, matmul(W, self.phi(at_Z)))
@@ -117,7 +118,8 @@ class _LinearFeatures(Map):
     Z: Float[Array, "M D"] = constant()
     weights: Float[Array, "M F"] = constant()
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N F"]:
+        X = jnp.asarray(X)
         cross = cast(self.kernel, X.dtype)._matrix(self.Z.astype(X.dtype), X)
         return matmul(cross.T, self.weights.astype(X.dtype))
 
@@ -129,7 +131,8 @@ class _AddedFeatures(Map):
     second: Features = constant()
     signs: Float[Array, " F"] = constant()
 
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N F"]:
+    def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N F"]:
+        X = jnp.asarray(X)
         return self.first(X) + self.signs.astype(X.dtype) * self.second(X)
 
 

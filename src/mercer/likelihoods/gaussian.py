@@ -5,7 +5,7 @@ E[log N(y; f, R)] = log N(y; m, R) - tr(R^-1 V) / 2.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from mercer.likelihoods import expectations
 from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood
 from mercer.linalg import inverse_factor, matmul
 from mercer.parameters import as_parameter, param, positive, positive_definite, real
-from mercer.validation import OneOrMany
+from mercer.validation import AnyArray, OneOrMany
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -113,17 +113,20 @@ class CorrelatedGaussian(Likelihood):
     layout: ClassVar[Layout] = "outputs"
 
     def __init__(
-        self, noise_covariance: Float[Array, "P P"] | None = None, *, covariance: Float[Array, "P P"] | None = None
+        self,
+        noise_covariance: Float[AnyArray, "P P"] | None = None,
+        *,
+        covariance: Float[AnyArray, "P P"] | None = None,
     ):
         if covariance is not None:
             warn("CorrelatedGaussian: covariance is called noise_covariance now")
             noise_covariance = covariance
         if noise_covariance is None:
             raise TypeError("CorrelatedGaussian expects a noise_covariance, [P, P]")
-        self.noise_covariance = noise_covariance
+        self.noise_covariance = jnp.asarray(noise_covariance)
 
     @property
-    def covariance(self) -> Float[Array, "P P"]:
+    def covariance(self) -> Any:
         """The old name of `noise_covariance`."""
         warn("CorrelatedGaussian.covariance is called noise_covariance now")
         return self.noise_covariance

@@ -61,7 +61,7 @@ class Conditioned(FittedPrior):
 
     def __init__(
         self,
-        prior: GP,
+        prior: Process,
         X: Float[AnyArray, "N D"] | InducingVariables,
         Y: Float[AnyArray, "N P"],
         noise: OneOrMany = 0.1,

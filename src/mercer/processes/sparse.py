@@ -73,11 +73,11 @@ class Sparse(Process):
 
     def __init__(
         self,
-        prior: GP,
+        prior: Process,
         inducing: InducingVariables,
         num_outputs: int | None = None,
         whiten: bool = True,
-        covariance: Literal["full", "joint", "block", "diag"] = "full",
+        covariance: Literal["full", "joint", "block", "diag", "diagonal"] = "full",
         num_blocks: int | None = None,
         q_mu: Float[AnyArray, "M L"] | None = None,
         q_sqrt: AnyArray | None = None,
