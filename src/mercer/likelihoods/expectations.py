@@ -25,7 +25,8 @@ from mercer.likelihoods.special import hazard, ndtr
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 Moments = tuple[Float[Array, "..."], Float[Array, "..."]]
-_PROBES = np.linspace(-6.0, 6.0, 9)  # where to look for the mode, for log E[exp(h)], in standard deviations
+_PROBES, _REACH = 9, 6.0  # for log E[exp(h)]: points at which it is looked at first, up to so many standard deviations
+_DEPTH = 18.0  # how far below its largest value the log of an integrand is of no interest
 _MANY = 32  # numbers that a function depends on, beyond which its derivative is not taken for one after another
 
 
@@ -44,9 +45,7 @@ def _average(function, mean, sd, places, rules, height=None):
     converted, constants = jax.closure_convert(function, mean[None])
     which = jnp.argmax(jnp.stack([rule.enough for rule in rules]))
     places = [(jnp.asarray(c, mean.dtype), jnp.asarray(w, mean.dtype)) for c, w in places]
-    fixed = jax.lax.stop_gradient(
-        [(places, jnp.asarray(rule.needed), jnp.asarray(rule.reach, mean.dtype), height) for rule in rules]
-    )
+    fixed = jax.lax.stop_gradient([(places, jnp.asarray(rule.needed), rule.where, height) for rule in rules])
 
     def values(f, constants):
         return jax.vmap(lambda row: converted(row[None], *constants)[0])(f)
@@ -158,7 +157,8 @@ def expectation(
 
     sd = standard_deviation(var)
     few = nodes.few(nodes.few_are_enough(mean, sd, places, num_points), num_points)
-    more = nodes.at_equal_distances(True, nodes.REACH - 0.5 if places else nodes.FAR, nodes.closest(mean, sd, places))
+    reach = jnp.asarray(nodes.REACH - 0.5 if places else nodes.FAR, mean.dtype)
+    more = nodes.at_equal_distances(True, -reach, reach, nodes.closest(mean, sd, places))
     return _average(function, mean, sd, places, [few, more, nodes.Rule(True, over_the_bulk)])
 
 
@@ -222,28 +222,35 @@ def log_expectation(
     places: Places = (),
 ) -> Float[Array, "..."]:
     """log E[exp(h(f))], f ~ N(mean, var), element by element."""
-    sd, probes, gap = standard_deviation(var), len(_PROBES), float(_PROBES[1] - _PROBES[0])
-    at_places = [((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]
-    z = jnp.concatenate([jnp.broadcast_to(nodes.column(_PROBES, mean), (probes, *mean.shape)), *at_places])
+    sd = standard_deviation(var)
+    scale, closest = nodes.scale_of(mean, sd, places)
+    first, last = (nodes.to_scale(z, *scale) for z in (-_REACH, _REACH))
+    gap = (last - first) / (_PROBES - 1)
+    t = first + gap * nodes.column(np.arange(_PROBES), mean)
+    z, by_t = nodes.from_scale(t, 1.0, *scale)
+    z = jnp.concatenate([z, *[((c - mean) / sd + 0.0 * mean)[None] for c, _ in places]])
     # One after another, here and below: XLA on the CPU takes ten times as long where it makes one loop of it all.
-    heights, slope = jax.lax.map(lambda z: _log_integrand(log_function, mean, sd, z[None]), z)
-    heights, slope = heights[:, 0], slope[:, 0]
+    heights, slopes = jax.lax.map(lambda z: _log_integrand(log_function, mean, sd, z[None]), z)
+    heights, slopes = heights[:, 0], slopes[:, 0]
     height = functools.reduce(jnp.maximum, heights)
-    matters = heights > height - 16.0
-    # How fast the slope falls between two probes says how narrow the integrand is; places say what is narrower than that.
-    falls = jnp.where(matters[1:probes] | matters[: probes - 1], slope[: probes - 1] - slope[1:probes], 0.0) / gap
-    sharpest = functools.reduce(jnp.maximum, falls)
-    # A mode is further out than a probe where the integrand rises outwards; there may be one at a place, too.
-    distance = jnp.abs(z)
-    beyond = jnp.where(slope * jnp.sign(z) > 0.0, distance, 0.0)[:probes] + gap
-    furthest = jnp.max(functools.reduce(jnp.maximum, [*beyond, *jnp.where(matters, distance, 0.0)[probes:]]))
-    width = 1.0 / jnp.sqrt(jnp.maximum(jnp.max(sharpest), 1.0))
-    closest = jnp.minimum(0.6 * width, 0.7 * nodes.closest(mean, sd, places))
-    middle = slice(probes // 2 - 1, probes // 2 + 2)
-    gentle = jnp.all(jnp.abs(slope[middle] + z[middle]) < 0.5)
+    depths, slope = height - heights[:_PROBES], slopes[:_PROBES]
+    # How fast the slope falls between two probes says how narrow the integrand is, and places what is narrower than that.
+    # The smaller the integrand, the less it matters.
+    falls = -jnp.diff(slope * by_t, axis=0) / gap
+    falls = falls * jnp.maximum(1.0 - jnp.minimum(depths[1:], depths[:-1]) / _DEPTH, 0.0)
+    closest = jnp.minimum(closest, 0.75 / jnp.sqrt(functools.reduce(jnp.maximum, [*falls, 1e-3])))
+    # Nodes from the last probe where the integrand is small, and rises, to the first where it is small, and falls.
+    low = jnp.min(jnp.where((depths < _DEPTH) | (slope < 0.0), t, last), axis=0) - gap
+    high = jnp.max(jnp.where((depths < _DEPTH) | (slope > 0.0), t, first), axis=0) + gap
+    low = jnp.where(low < first, nodes.to_scale(-2.0 * _REACH, *scale), low)
+    high = jnp.where(high > last, nodes.to_scale(2.0 * _REACH, *scale), high)
+    # A mode is further out where the integrand rises outwards; there may be one at a place, too.
+    at_places = jnp.where(heights > height - _DEPTH, jnp.abs(z), 0.0)[_PROBES:]
+    near = jnp.all(slope[0] > 0.0) & jnp.all(slope[-1] < 0.0) & jnp.all(at_places < _REACH + 1.5)
+    gentle = jnp.all((jnp.abs(slopes + z) < 0.5) | (jnp.abs(z) > 2.0))
     rules = [
         nodes.few(gentle & nodes.few_are_enough(mean, sd, places, num_points), num_points),
-        nodes.at_equal_distances(furthest < _PROBES[-1] + gap, furthest + nodes.REACH - 1.0, closest),
+        nodes.at_equal_distances(near, low, high, closest, scale),
         nodes.Rule(True, _around_the_mode),
     ]
     return _average(log_function, mean, sd, places, rules, height)

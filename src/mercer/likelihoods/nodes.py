@@ -25,7 +25,9 @@ Places = Sequence[tuple[Any, Any]]
 
 REACH = 7.0  # standard deviations
 _PER_WIDTH = 2.6  # nodes at equal distances for each width over which a function bends: an error of about exp(-5 pi)
-_PIECE, _MOST_PIECES = 32, 8  # nodes at equal distances are taken this many at a time, so many times at most
+_PIECE, _MOST_PIECES = 16, 16  # nodes at equal distances are taken this many at a time, so many times at most
+_NARROW, _WIDE = 1.5, 20.0  # of places, in standard deviations
+_STEP = 0.22  # in t, z = u + b sinh(t): an error of about exp(-pi^2 / (2 step)), for a density times a function with a place
 _NODES = 112  # around each place
 _UNIFORM_NODES, FAR = 161, 10.0  # where no place is known, and how far they reach
 
@@ -57,7 +59,7 @@ def _standardised(mean, sd, low, high, places):
     for centre, width in places:
         distance = (centre - mean) / sd
         u = jnp.clip(distance, low, high)
-        yield u, jnp.clip(width / sd + jnp.abs(distance - u), 1e-8, 20.0)
+        yield u, jnp.clip(width / sd + jnp.abs(distance - u), 1e-8, _WIDE)
 
 
 def graded(mean, sd, low, high, places):
@@ -114,14 +116,14 @@ class Rule(NamedTuple):
     """Nodes of quadrature, in pieces, of which the first `needed` count.
 
     nodes(g, mean, sd, fixed) gives a function from the number of a piece to z and weights, [K, ...], and a height: where
-    log E[exp(g)] is wanted, about the largest g - z^2 / 2. `fixed` is (places, needed, reach, height).
+    log E[exp(g)] is wanted, about the largest g - z^2 / 2. `fixed` is (places, needed, where, height).
     """
 
     enough: Any
     nodes: Callable[..., tuple[Callable, Any]]
     pieces: int = 1
     needed: Any = 1
-    reach: Any = REACH
+    where: tuple = ()
 
 
 def few(enough, num_points):
@@ -131,21 +133,54 @@ def few(enough, num_points):
     return Rule(enough, nodes)
 
 
-def at_equal_distances(also, reach, distance):
-    """From -reach to reach and at most this far apart: enough, if so many are offered, and `also`."""
+def at_equal_distances(also, low, high, distance, scale=()):
+    """From low to high, at most this far apart: in z or, with a scale, in its t. Enough, if so many are offered, and `also`."""
 
     def nodes(g, mean, sd, fixed):
-        _, needed, reach, height = fixed
-        step = 2.0 * reach / (_PIECE * needed.astype(mean.dtype) - 1.0)
+        _, needed, (low, high, *scale), height = fixed
+        step = (high - low) / (_PIECE * needed.astype(mean.dtype) - 1.0)
 
         def of_piece(piece):
-            z = step * (_PIECE * piece + column(np.arange(_PIECE), mean)) - reach
-            return z, jnp.full_like(z, step)
+            t = low + step * (_PIECE * piece + column(np.arange(_PIECE), mean))
+            return from_scale(t, step, *scale) if scale else (t, jnp.full_like(t, step))
 
         return of_piece, height
 
-    needed = jnp.ceil(jnp.minimum((2.0 * reach / distance + 1.0) / _PIECE, _MOST_PIECES + 1.0)).astype(int)
-    return Rule(also & (needed <= _MOST_PIECES), nodes, _MOST_PIECES, needed, reach)
+    number = jnp.max((high - low) / distance) + 1.0
+    needed = jnp.ceil(jnp.minimum(number / _PIECE, _MOST_PIECES + 1.0)).astype(int)
+    return Rule(also & (needed <= _MOST_PIECES), nodes, _MOST_PIECES, needed, (low, high, *scale))
+
+
+def scale_of(mean, sd, places):
+    """(u, b) of the scale t, z = u + b sinh(t), in which few nodes at equal distances are enough, and their distance.
+
+    It is around the narrowest place, or almost that of z where no place is narrow, or where another place has to have
+    nodes as close: their distance there is in proportion to that from u.
+    """
+    standardised = list(_standardised(mean, sd, -REACH, REACH, places or [(mean, 1.0 + 0.0 * mean)]))
+
+    def closest(u, b):
+        return _STEP * functools.reduce(jnp.minimum, [w / jnp.sqrt(b**2 + (c - u) ** 2) for c, w in standardised])
+
+    def number(u, b):
+        return (to_scale(REACH, u, b) - to_scale(-REACH, u, b)) / closest(u, b)
+
+    u, b = standardised[0]
+    for centre, width in standardised[1:]:
+        u, b = jnp.where(width < b, centre, u), jnp.minimum(width, b)
+    narrow = (b < _NARROW) & (number(u, b) < number(0.0, _WIDE))
+    scale = jnp.where(narrow, u, 0.0), jnp.where(narrow, b, _WIDE)
+    return scale, closest(*scale)
+
+
+def to_scale(z, u, b):
+    return jnp.arcsinh((z - u) / b)
+
+
+def from_scale(t, step, u, b):
+    """z, and how far apart nodes are there."""
+    exp_t = jnp.exp(t)
+    return u + 0.5 * b * (exp_t - 1.0 / exp_t), 0.5 * step * b * (exp_t + 1.0 / exp_t)
 
 
 def between_steps(sd, centres, scales):
