@@ -78,7 +78,7 @@ def test_values_are_those_of_the_base_at_all_pairs_of_patches(name):
     def values(X, X2, patches, patches2):
         base = kernel.base(patches), kernel.base(patches, patches2)
         every = {layout: outputs(X, covariance=layout) for layout in ("full", "inputs", "outputs", "diag")}
-        cross = outputs(X, X2), outputs(X, X2, covariance="inputs"), outputs._between(X, p, X2, p2)
+        cross = outputs(X, X2), outputs(X, X2, covariance="inputs"), outputs.between(X, p, X2, p2)
         return kernel.patches(X), base, (kernel(X), kernel(X, X2), kernel.diag(X)), every, cross
 
     patches, patches2 = (np.concatenate([plain_patches(kernel, x) for x in images]) for images in (X, X2))

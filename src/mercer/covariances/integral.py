@@ -46,7 +46,7 @@ def _(inducing: Integral, kernel: RBF, X) -> Array:
     X = inputs(inducing, X)
     dtype = jnp.result_type(inducing.lower, X)
     kernel, lower, upper = cast(kernel, dtype), inducing.lower.astype(dtype), inducing.upper.astype(dtype)
-    lengthscale = jnp.broadcast_to(kernel._per_column("lengthscale", X), X.shape[1:])
+    lengthscale = jnp.broadcast_to(kernel.per_column("lengthscale", X), X.shape[1:])
     product = kernel.variance
     for a, b, x, l in zip(lower.T, upper.T, X.astype(dtype).T, lengthscale, strict=True):
         product = product * _rbf_at_point(a[:, None], b[:, None], x, l)
@@ -56,7 +56,7 @@ def _(inducing: Integral, kernel: RBF, X) -> Array:
 @Kuv.dispatch
 def _(first: Integral, kernel: RBF, second: Integral) -> Array:
     kernel = cast(kernel, jnp.result_type(first.lower, second.lower))
-    lengthscale = jnp.broadcast_to(kernel._per_column("lengthscale", first.lower), first.lower.shape[1:])
+    lengthscale = jnp.broadcast_to(kernel.per_column("lengthscale", first.lower), first.lower.shape[1:])
     product = kernel.variance
     for a, b, c, d, l in zip(first.lower.T, first.upper.T, second.lower.T, second.upper.T, lengthscale, strict=True):
         product = product * _rbf_over_boxes(a[:, None], b[:, None], c, d, l)
@@ -67,7 +67,7 @@ def _(first: Integral, kernel: RBF, second: Integral) -> Array:
 def _(first: Integral, kernel: RBF, second: Multiscale) -> Array:
     # Under the window the kernel is an RBF kernel of another lengthscale and height, seen at the window's centre.
     kernel = cast(kernel, jnp.result_type(first.lower, second.Z))
-    lengthscale = jnp.broadcast_to(kernel._per_column("lengthscale", first.lower), first.lower.shape[1:])
+    lengthscale = jnp.broadcast_to(kernel.per_column("lengthscale", first.lower), first.lower.shape[1:])
     product, wider = kernel.variance, jnp.sqrt(lengthscale**2 + second.widths() ** 2)
     for a, b, z, l, w in zip(first.lower.T, first.upper.T, second.Z.T, lengthscale, wider.T, strict=True):
         product = product * (l / w) * _rbf_at_point(a[:, None], b[:, None], z, w)
@@ -108,7 +108,7 @@ def _rate(kernel: _Matern, inducing: Integral) -> Float[Array, ""]:
             f"Integral with {name} is known for one column only, got {inducing.dimension}; a product of kernels of one column "
             f"each works, {name}().on(0) * {name}().on(1), and so does RBF"
         )
-    return math.sqrt(kernel.degrees_of_freedom) / kernel._per_column("lengthscale", inducing.lower).reshape(())
+    return math.sqrt(kernel.degrees_of_freedom) / kernel.per_column("lengthscale", inducing.lower).reshape(())
 
 
 def _rbf_at_point(a: Array, b: Array, x: Array, l: Array) -> Array:

@@ -87,12 +87,12 @@ def _outputs(inducing: OutputPoints, kernel: MultioutputKernel) -> Array:
 @Kuu.dispatch
 def _(inducing: OutputPoints, kernel: MultioutputKernel) -> PSD:
     p = _outputs(inducing, kernel)
-    return Dense(kernel._between(inducing.Z, p, inducing.Z, p))
+    return Dense(kernel.between(inducing.Z, p, inducing.Z, p))
 
 
 @Kuf.dispatch
 def _(inducing: OutputPoints, kernel: MultioutputKernel, X) -> Array:
     P = kernel.num_outputs
     everything = jnp.repeat(X, P, axis=0), jnp.tile(jnp.arange(P), len(X))
-    cross = kernel._between(inducing.Z, _outputs(inducing, kernel), *everything)
+    cross = kernel.between(inducing.Z, _outputs(inducing, kernel), *everything)
     return cross.reshape(1, inducing.num, len(X), P)

@@ -26,7 +26,7 @@ def _(inducing: Multiscale, kernel: RBF, X) -> Array:
     X = inputs(inducing, X)
     dtype = jnp.result_type(inducing.Z, X)
     kernel, Z, widths = cast(kernel, dtype), inducing.Z.astype(dtype), inducing.widths().astype(dtype)
-    lengthscale = kernel._per_column("lengthscale", Z)
+    lengthscale = kernel.per_column("lengthscale", Z)
     total = lengthscale**2 + widths**2
     # sum_d (z_d - x_d)^2 / total_d for all pairs, as one product; about a common centre, where rounding is least
     centre = jnp.mean(Z, axis=0)
@@ -40,7 +40,7 @@ def _(inducing: Multiscale, kernel: RBF, X) -> Array:
 @Kuv.dispatch
 def _(first: Multiscale, kernel: RBF, second: Multiscale) -> Array:
     kernel = cast(kernel, jnp.result_type(first.Z, second.Z))
-    lengthscale = kernel._per_column("lengthscale", first.Z)
+    lengthscale = kernel.per_column("lengthscale", first.Z)
     total = lengthscale**2 + first.widths()[:, None] ** 2 + second.widths() ** 2
     r2 = jnp.sum((first.Z[:, None] - second.Z) ** 2 / total, axis=-1)
     return kernel.variance * jnp.prod(lengthscale / jnp.sqrt(total), axis=-1) * jnp.exp(-0.5 * r2)

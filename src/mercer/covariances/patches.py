@@ -51,7 +51,7 @@ def _(inducing: Patches, kernel: ImageToImage, X) -> Array:
 
 def _images(X, kernel: Convolutional | ImageToImage) -> Array:
     X = validation.inputs(X)
-    kernel._check_images(X)
+    kernel.check_images(X)
     return X
 
 

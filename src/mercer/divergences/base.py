@@ -79,7 +79,7 @@ class Divergence(Module):
         """Called where `joint` is not finite: says why."""
         for prediction, name in ((q, "q"), (p, "p")):
             for gaussian in prediction.components() if prediction.layout != "diag" else ():
-                safe_cholesky(gaussian._groups()[1], f"the covariance of {name}")
+                safe_cholesky(gaussian.groups()[1], f"the covariance of {name}")
 
 
 @eqx.filter_jit
@@ -106,11 +106,11 @@ class ScalarDivergence(Divergence):
 
     def __call__(self, mean_q, var_q, mean_p, var_p):
         """The divergence of N(mean_q, var_q) from N(mean_p, var_p), element by element, with broadcasting."""
-        arguments = self._checked(mean_q=mean_q, var_q=var_q, mean_p=mean_p, var_p=var_p)
+        arguments = self.checked(mean_q=mean_q, var_q=var_q, mean_p=mean_p, var_p=var_p)
         self._check_defined(arguments[1], arguments[3])
         return self._pointwise(*arguments)
 
-    def _checked(self, **arguments: Any) -> list[Array]:
+    def checked(self, **arguments: Any) -> list[Array]:
         """The arguments as arrays of one shape and dtype."""
         arrays = {name: as_parameter(value) for name, value in arguments.items()}
         for name in ("var_q", "var_p"):
@@ -134,7 +134,7 @@ class ScalarDivergence(Divergence):
     def _joint(self, q, p):
         if q.layout == "diag":
             return jnp.sum(self.at_marginals(q, p))
-        return self._of_groups(*q._groups(), *p._groups())
+        return self._of_groups(*q.groups(), *p.groups())
 
     def at_marginals(self, q: Gaussian, p: Gaussian) -> Float[Array, "N P"]:
         """The divergence at each input and output."""

@@ -59,7 +59,7 @@ class GaussianWasserstein(Divergence):
         """The number from arrays [N, P] of marginals; only without the trace term, which needs covariances."""
         if self.trace:
             raise ValueError("GaussianWasserstein with trace=True needs covariances between inputs: use joint(q, p)")
-        mean_q, var_q, mean_p, var_p = Wasserstein()._checked(mean_q=mean_q, var_q=var_q, mean_p=mean_p, var_p=var_p)
+        mean_q, var_q, mean_p, var_p = Wasserstein().checked(mean_q=mean_q, var_q=var_q, mean_p=mean_p, var_p=var_p)
         _check_rows(self, mean_q)
         return jnp.sum((mean_q - mean_p) ** 2 + var_q + var_p) / len(mean_q)
 

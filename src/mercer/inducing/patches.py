@@ -47,7 +47,7 @@ def random_patches(
 ) -> Float[Array, "M E"]:
     """`num` different patches at random places of the images X, constant ones only if there are not enough others."""
     X = validation.inputs(X)
-    kernel._check_images(X)
+    kernel.check_images(X)
     (H, W, C), (h, w) = kernel.image_shape, kernel.patch_shape
     images, columns, total = np.asarray(X).reshape(-1, H, W, C), W - w + 1, len(X) * kernel.num_patches
     if not 1 <= num <= total:

@@ -76,7 +76,7 @@ def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: float) -> tup
 
     With F [j, N] the factor so far, F^T F approximates k(X, X) and the diagonal of what is left is the conditional variance.
     """
-    variance = kernel._diagonal(X)
+    variance = kernel.diag(X)
     first_trace = jnp.sum(variance)
     sizes = [M * (i + 1) // _SIZES + 1 for i in range(_SIZES)]
 
@@ -92,7 +92,7 @@ def _pivoted_cholesky(kernel: Kernel, X: Array, M: int, tolerance: float) -> tup
         # only the rows so far count; XLA wants a fixed number of them, so a product of the next of a few sizes is taken
         products = [functools.partial(lambda end, f, p: matmul(p[:end], f[:end]), end) for end in sizes]
         explained = jax.lax.switch(j * len(sizes) // M, products, factor, at_pivot)
-        column = kernel._matrix(jax.lax.dynamic_slice_in_dim(X, pivot, 1), X)[0]
+        column = kernel(jax.lax.dynamic_slice_in_dim(X, pivot, 1), X)[0]
         row = (column - explained) / jnp.sqrt(remaining[pivot])
         factor = jax.lax.dynamic_update_slice_in_dim(factor, row[None], j, axis=0)
         remaining = (remaining - row**2).at[pivot].set(-jnp.inf)

@@ -25,10 +25,10 @@ class Additive(Kernel):
             raise ValueError(f"Additive: base expects a stationary kernel with one lengthscale, got {self.base!r}")
 
     def _scaled(self, X):
-        return X / (self._per_column("lengthscale", X) * self.base.lengthscale)
+        return X / (self.per_column("lengthscale", X) * self.base.lengthscale)
 
     def _variances(self, X):
-        return jnp.broadcast_to(self._per_column("variance", X), X.shape[1:])
+        return jnp.broadcast_to(self.per_column("variance", X), X.shape[1:])
 
     def _matrix(self, X, X2):
         A = self._scaled(X)
@@ -48,4 +48,4 @@ class Additive(Kernel):
     def _features(self, key, num, X):
         kernel = cast(self, X.dtype)
         terms = [variance * kernel.base.on(d) for d, variance in enumerate(kernel._variances(X))]
-        return sum(terms[1:], start=terms[0]).features(num, key=key)(X / kernel._per_column("lengthscale", X))
+        return sum(terms[1:], start=terms[0]).features(num, key=key)(X / kernel.per_column("lengthscale", X))

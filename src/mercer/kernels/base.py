@@ -193,7 +193,7 @@ class Kernel(Module):
                 expected = "a number or a vector" if rank else "a number"
                 raise ValueError(f"{type(self).__name__}: {name} expects {expected}, got shape {shape}")
 
-    def _per_column(self, name: str, X: Float[Array, "N D"]) -> Array:
+    def per_column(self, name: str, X: Float[Array, "N D"]) -> Array:
         """The parameter `name`, one number or a vector with one for each column of X."""
         value = getattr(self, name)
         if value.ndim == 1 and value.shape[0] != X.shape[1]:
@@ -208,42 +208,43 @@ class Kernel(Module):
         return OnDimensions(self, dims)
 
     def __add__(self, other: "Kernel") -> "Sum":
-        return Sum([self, other]) if isinstance(other, Kernel) else NotImplemented
+        return Sum((self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def __radd__(self, other: int) -> "Kernel":
         # sum([k1, k2]) begins with 0
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __mul__(self, other: "Kernel | OneOrMany") -> "Product | Scaled":
-        return Product([self, other]) if isinstance(other, Kernel) else Scaled(self, as_parameter(other))
+        return Product((self, other)) if isinstance(other, Kernel) else Scaled(self, as_parameter(other))
 
     def __rmul__(self, scale: OneOrMany) -> "Scaled":
         return Scaled(self, as_parameter(scale))
 
 
-def _flatten(kernels: Sequence[Kernel], kind: type) -> tuple[Kernel, ...]:
-    """The terms of nested sums (or factors of nested products) in one row."""
-    if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
-        raise ValueError(f"{kind.__name__} expects one or more kernels, got {kernels!r}")
-    return tuple(part for kernel in kernels for part in (kernel.kernels if isinstance(kernel, kind) else (kernel,)))
-
-
-class Sum(Kernel):
-    """k_1 + k_2 + ...: independent processes added."""
+class _Combination(Kernel):
+    """Several kernels on the same inputs. Those of nested sums (or products) are in one row."""
 
     kernels: tuple[Kernel, ...]
 
     def __init__(self, kernels: Sequence[Kernel]):
-        self.kernels = _flatten(kernels, Sum)
+        kind = type(self)
+        if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
+            raise ValueError(f"{kind.__name__} expects one or more kernels, got {kernels!r}")
+        parts = (kernel.kernels if isinstance(kernel, kind) else (kernel,) for kernel in kernels)
+        self.kernels = tuple(itertools.chain(*parts))
+
+    def columns(self, dimension):
+        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
+
+
+class Sum(_Combination):
+    """k_1 + k_2 + ...: independent processes added."""
 
     def _matrix(self, X, X2):
         return sum(kernel._matrix(X, X2) for kernel in self.kernels)
 
     def _diagonal(self, X):
         return sum(kernel._diagonal(X) for kernel in self.kernels)
-
-    def columns(self, dimension):
-        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
 
     def terms(self, columns):
         return [term for kernel in self.kernels for term in kernel.terms(columns)]
@@ -256,22 +257,14 @@ class Sum(Kernel):
         return sum(s * kernel.features(num, key=k)(X) for s, kernel, k in terms)
 
 
-class Product(Kernel):
+class Product(_Combination):
     """k_1 k_2 ...: the entrywise product, a kernel by Schur's theorem."""
-
-    kernels: tuple[Kernel, ...]
-
-    def __init__(self, kernels: Sequence[Kernel]):
-        self.kernels = _flatten(kernels, Product)
 
     def _matrix(self, X, X2):
         return _product(kernel._matrix(X, X2) for kernel in self.kernels)
 
     def _diagonal(self, X):
         return _product(kernel._diagonal(X) for kernel in self.kernels)
-
-    def columns(self, dimension):
-        return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
 
     def terms(self, columns):
         chosen = itertools.product(*(kernel.terms(columns) for kernel in self.kernels))

@@ -107,7 +107,7 @@ class ConvolutionProcess(LatentKernel):
 
             def of_pair(p, q):
                 kernel = self.smoothed(index, p, D, q)
-                return self.W[p, index] * self.W[q, index] * kernel._matrix(X - shifts[p], X2 - shifts[q])
+                return self.W[p, index] * self.W[q, index] * kernel(X - shifts[p], X2 - shifts[q])
 
             return jax.vmap(jax.vmap(of_pair, (None, 0), 2), (0, None), 1)(outputs, outputs)
 
@@ -119,7 +119,7 @@ class ConvolutionProcess(LatentKernel):
 
         def of_output(index, p):
             shift = self.shifts(D)[p, index]
-            return self.W[p, index] ** 2 * self.smoothed(index, p, D, p)._matrix(X - shift, X2 - shift)
+            return self.W[p, index] ** 2 * self.smoothed(index, p, D, p)(X - shift, X2 - shift)
 
         return sum(jax.vmap(lambda p, i=i: of_output(i, p))(outputs) for i in range(len(self.kernels)))
 

@@ -29,7 +29,7 @@ class Linear(Kernel):
         self._check_ranks(variance=1)
 
     def _scaled(self, X):
-        return jnp.sqrt(self._per_column("variance", X)) * X
+        return jnp.sqrt(self.per_column("variance", X)) * X
 
     def _matrix(self, X, X2):
         left = self._scaled(X)
@@ -57,7 +57,7 @@ class Polynomial(Kernel):
         self._check_ranks(variance=1, offset=0)
 
     def _augmented(self, X):
-        return _rows(X, self._per_column("variance", X), self.offset)
+        return _rows(X, self.per_column("variance", X), self.offset)
 
     def _matrix(self, X, X2):
         left = self._augmented(X)
@@ -99,7 +99,7 @@ class ArcCosine(Kernel):
         return None if dim is None or self.order else "ArcCosine of order 0"
 
     def _augmented(self, X):
-        return _rows(X, self._per_column("weight_variance", X), self.bias_variance)
+        return _rows(X, self.per_column("weight_variance", X), self.bias_variance)
 
     def _last_norm(self, norm: Float[Array, "..."]) -> Float[Array, "..."]:
         """|x| at the last layer."""

@@ -54,7 +54,7 @@ class _OnPatches:
         return self._patches(validation.inputs(X))
 
     def _patches(self, X):
-        self._check_images(X)
+        self.check_images(X)
         (H, W, C), (h, w) = self.image_shape, self.patch_shape
         images, rows, columns = X.reshape(-1, H, W, C), H - h + 1, W - w + 1
         pixels = [images[:, i : i + rows, j : j + columns] for i in range(h) for j in range(w)]
@@ -64,7 +64,7 @@ class _OnPatches:
         """The patches of all images in one column."""
         return self._patches(X).reshape(-1, self.patch_dim)
 
-    def _check_images(self, X):
+    def check_images(self, X):
         H, W, C = self.image_shape
         if X.shape[1] != H * W * C:
             raise ValueError(
@@ -129,7 +129,7 @@ class Convolutional(_OnPatches, Kernel):
         return self._sum(self._sum(values).T).T
 
     def _diagonal(self, X):
-        self._check_images(X)
+        self.check_images(X)
         size = block_size(self.num_patches**2, X.dtype, len(X))
         return _map_with_derivative(lambda kernel, x: kernel._variance(kernel.flat_patches(x[None])), self, X, size)
 
@@ -153,7 +153,7 @@ class Convolutional(_OnPatches, Kernel):
 
     def of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:
         """sum_p w_p g(x^[p]), of a function g on patches that holds `width` values for each."""
-        self._check_images(X)
+        self.check_images(X)
         size = block_size(self.num_patches * width, X.dtype, len(X))
         return map_images(lambda images: self._sum(g(self.flat_patches(images))), X, size)
 
@@ -199,7 +199,7 @@ class ImageToImage(_OnPatches, MultioutputKernel):
 
     def of_function(self, g: Callable[[Array], Array], width: int, X: Array) -> Array:
         """g(x^[p]) for each patch, of a function g on patches that holds `width` values for each."""
-        self._check_images(X)
+        self.check_images(X)
         size = block_size(self.num_patches * width, X.dtype, len(X))
         return map_images(lambda images: g(self.flat_patches(images)).reshape(len(images), -1), X, size)
 

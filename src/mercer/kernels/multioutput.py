@@ -53,9 +53,14 @@ class MultioutputKernel(Module):
     def _between(
         self, X: Float[Array, "N D"], p: Int[Array, " N"], X2: Float[Array, "N2 D"], p2: Int[Array, " N2"]
     ) -> Float[Array, "N N2"]:
-        """The covariance of output p_n at x_n with output p2_m at x2_m."""
         rows, columns = jnp.arange(len(X))[:, None], jnp.arange(len(X2))
         return self._full(X, X2)[rows, p[:, None], columns, p2]
+
+    def between(
+        self, X: Float[Array, "N D"], p: Int[Array, " N"], X2: Float[Array, "N2 D"], p2: Int[Array, " N2"]
+    ) -> Float[Array, "N N2"]:
+        """The covariance of output p_n at x_n with output p2_m at x2_m."""
+        return self._between(X, p, X2, p2)
 
     @key_by_name
     def draw(self, num_features: int, *, key: PRNGKeyArray) -> Draw:
@@ -323,7 +328,7 @@ class OutputIndexed(Kernel):
         return Mixing(W[0][outputs][:, None, :], X)
 
     def _matrix(self, X, X2):
-        return self.kernel._between(*self.split(X), *self.split(X if X2 is None else X2))
+        return self.kernel.between(*self.split(X), *self.split(X if X2 is None else X2))
 
     def _diagonal(self, X):
         X, p = self.split(X)

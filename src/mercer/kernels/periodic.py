@@ -40,8 +40,8 @@ class Periodic(Kernel):
         self._check_ranks(lengthscale=1, period=1, variance=0)
 
     def _circles(self, X: Float[Array, "N D"]) -> Float[Array, "N 2*D"]:
-        angle = 2.0 * jnp.pi * X / self._per_column("period", X)
-        radius = 1.0 / self._per_column("lengthscale", X)
+        angle = 2.0 * jnp.pi * X / self.per_column("period", X)
+        radius = 1.0 / self.per_column("lengthscale", X)
         return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=1)
 
     def _matrix(self, X, X2):
@@ -67,7 +67,7 @@ class Cosine(Kernel):
         self._check_ranks(lengthscale=1, variance=0)
 
     def _angle(self, X: Float[Array, "N D"]) -> Float[Array, " N"]:
-        return 2.0 * jnp.pi * jnp.sum(X / self._per_column("lengthscale", X), axis=1)
+        return 2.0 * jnp.pi * jnp.sum(X / self.per_column("lengthscale", X), axis=1)
 
     def _matrix(self, X, X2):
         X, X2 = _centred(X, X2)

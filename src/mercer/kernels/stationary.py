@@ -73,10 +73,10 @@ class Stationary(Kernel):
 
     def scaled(self, X: Float[Array, "N D"]) -> Float[Array, "N D"]:
         """x / lengthscale."""
-        return X / self._per_column("lengthscale", X)
+        return X / self.per_column("lengthscale", X)
 
     def _matrix(self, X, X2):
-        weights = jnp.broadcast_to(self._per_column("lengthscale", X) ** -2, X.shape[1:])
+        weights = jnp.broadcast_to(self.per_column("lengthscale", X) ** -2, X.shape[1:])
         r2 = squared_distance(X, X if X2 is None else X2, weights)
         if X2 is None:
             r2 = jnp.where(jnp.eye(len(X), dtype=bool), 0.0, r2)

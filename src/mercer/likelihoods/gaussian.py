@@ -18,7 +18,7 @@ from mercer.likelihoods import expectations
 from mercer.likelihoods.base import DEFAULT_POINTS, Likelihood
 from mercer.linalg import inverse_factor, matmul
 from mercer.parameters import as_parameter, param, positive, positive_definite, real
-from mercer.validation import AnyArray, OneOrMany
+from mercer.validation import OneOrMany
 
 _LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -114,16 +114,16 @@ class CorrelatedGaussian(Likelihood):
 
     def __init__(
         self,
-        noise_covariance: Float[AnyArray, "P P"] | None = None,
+        noise_covariance: OneOrMany | None = None,
         *,
-        covariance: Float[AnyArray, "P P"] | None = None,
+        covariance: OneOrMany | None = None,
     ):
         if covariance is not None:
             warn("CorrelatedGaussian: covariance is called noise_covariance now")
             noise_covariance = covariance
         if noise_covariance is None:
             raise TypeError("CorrelatedGaussian expects a noise_covariance, [P, P]")
-        self.noise_covariance = jnp.asarray(noise_covariance)
+        self.noise_covariance = as_parameter(noise_covariance)
 
     @property
     def covariance(self) -> Any:

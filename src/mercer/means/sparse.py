@@ -54,9 +54,9 @@ class Sparse(Mean):
         base = Zero() if base is None else base
         # S C (Y - base) / noise, S = (I + C C^T / noise)^-1
         root = optimal_root(kernel, Z, X, noise)
-        projected = matmul(whitener(kernel, Z), matmul(kernel._matrix(Z, X), Y - base(X)))
+        projected = matmul(whitener(kernel, Z), matmul(kernel(Z, X), Y - base(X)))
         return cls(kernel, Z, matmul(root, matmul(root.T, projected)) / noise, base)
 
     def _values(self, X):
-        C = matmul(self.W, self.kernel._matrix(self.Z, X))
+        C = matmul(self.W, self.kernel(self.Z, X))
         return self.base._values(X) + matmul(C.T, self.weights)

@@ -148,6 +148,12 @@ class Objective(Module):
         """The objective per datum at a step of training, and the state for the next step."""
         return self._value(model, batch, key), context.state
 
+    def value_in_training(
+        self, model: Any, batch: Batch, context: Context, *, key: PRNGKeyArray | None
+    ) -> tuple[Float[Array, ""], Any]:
+        """What `fit` makes small: the objective per datum at a step, and the state for the next one."""
+        return self._value_in_training(model, batch, key, context)
+
     def init(self, model: Any, batch: Batch) -> Any:
         """The state before the first step, from the model and the first rows of the data (all of them, in memory)."""
         return None

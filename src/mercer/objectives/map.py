@@ -48,7 +48,7 @@ class MAP(TrainingObjective):
         return self.objective.init(model, batch)
 
     def _value_in_training(self, model, batch, key, context):
-        value, state = self.objective._value_in_training(model, batch, key, context)
+        value, state = self.objective.value_in_training(model, batch, context, key=key)
         log_prior = sum(
             jnp.sum(prior.log_prob(leaf)) for where, prior in self.priors for leaf in jax.tree.leaves(where(model))
         )

@@ -2,7 +2,8 @@
 
 from mercer.layouts import Layout
 from mercer.processes.base import Function, Process
-from mercer.processes.conditioned import CachedConditioned, CachedKronecker, Conditioned
+from mercer.processes.cached import CachedConditioned, CachedKronecker
+from mercer.processes.conditioned import Conditioned
 from mercer.processes.gaussian import Gaussian, Mixture, Prediction
 from mercer.processes.prior import GP
 from mercer.processes.sparse import CachedSparse, Sparse

@@ -11,21 +11,19 @@ missing value are those of the identity. Outputs that covary make one system of 
 intrinsic coregionalisation have a covariance B x k(X, X) + noise that comes apart (`mercer.linalg.kronecker_log_density`).
 """
 
-import abc
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from mercer import validation
-from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
+from mercer.covariances.functionals import cross_covariance, prior_matrix
 from mercer.deprecation import warn
 from mercer.inducing import InducingVariables, Mixed
 from mercer.inducing.functionals import as_inputs, as_variables, is_functional
 from mercer.kernels import IntrinsicCoregionalisation, Kernel
-from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import (
     FactorisationError,
     KroneckerPlusIdentity,
@@ -39,9 +37,10 @@ from mercer.linalg.cholesky import raise_if_failed
 from mercer.linalg.products import for_each_entry
 from mercer.parameters import cast, constant, dtype_of, is_concrete, param, positive
 from mercer.processes.base import Process, wider
+from mercer.processes.cached import CachedConditioned, CachedKronecker
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.of_before import FittedPrior, as_prior, holds_all
-from mercer.processes.prior import GP, Moved
+from mercer.processes.prior import GP
 from mercer.validation import AnyArray, OneOrMany
 
 
@@ -95,7 +94,7 @@ class Conditioned(FittedPrior):
         return self.prior.joint_layout
 
     @property
-    def _is_joint(self) -> bool:
+    def is_joint(self) -> bool:
         """Whether the outputs make one system of equations."""
         return not self.prior.kernel.independent
 
@@ -112,35 +111,37 @@ class Conditioned(FittedPrior):
         kernel: Any = self.prior.kernel
         return kernel.output_kernels
 
-    def _observed(self) -> Array:
+    def observed(self) -> Bool[Array, "N P"]:
+        """Which entries of Y are not missing."""
         return ~jnp.isnan(self.Y)
 
     def _residual(self) -> Float[Array, "N P"]:
-        return jnp.where(self._observed(), self.Y - self.prior.mean_of(self.X, self.Y.shape[1]), 0.0)
+        return jnp.where(self.observed(), self.Y - self.prior.mean_of(self.X, self.Y.shape[1]), 0.0)
 
-    def _in_systems(self, values: Shaped[Array, "N P"]) -> Shaped[Array, "S n"]:
+    def in_systems(self, values: Shaped[Array, "N P"]) -> Shaped[Array, "S n"]:
         """Values in the order of the systems of equations: by output, or all in one."""
-        return values.reshape(1, -1) if self._is_joint else values.T
+        return values.reshape(1, -1) if self.is_joint else values.T
 
-    def _from_systems(self, values: Float[Array, "S n"]) -> Float[Array, "N P"]:
-        return values.reshape(self.Y.shape) if self._is_joint else values.T
+    def from_systems(self, values: Float[Array, "S n"]) -> Float[Array, "N P"]:
+        """The other way round."""
+        return values.reshape(self.Y.shape) if self.is_joint else values.T
 
     def _covariance(self) -> Float[Array, "G n n"]:
         """K, with the rows and columns of missing values replaced by those of the identity; G is 1, or P."""
         noise = jnp.broadcast_to(self.noise, self.Y.shape)
-        if self._is_joint:
+        if self.is_joint:
             K = self.prior.covariance_of(self.X, self.num_outputs, "full").reshape(1, self.Y.size, self.Y.size)
         else:
             K = jnp.stack([prior_matrix(kernel, self.X) for kernel in self.output_kernels])
         identity = jnp.eye(K.shape[1], dtype=K.dtype)
         same_noise = jnp.ndim(self.noise) == 0 or jnp.shape(self.noise)[-1] == 1
-        if self.complete and same_noise and len(K) == 1 and not self._is_joint:
+        if self.complete and same_noise and len(K) == 1 and not self.is_joint:
             return K + noise[:, :1] * identity
 
         def one_system(K, seen, variance):
             return jnp.where(seen[:, None] & seen, K, 0.0) + jnp.where(seen, variance, 1.0)[:, None] * identity
 
-        seen, variances = self._in_systems(self._observed()), self._in_systems(noise)
+        seen, variances = self.in_systems(self.observed()), self.in_systems(noise)
         return jax.vmap(one_system)(jnp.broadcast_to(K, (len(seen), *K.shape[1:])), seen, variances)
 
     def _apart(self) -> tuple[Array, Array, Array]:
@@ -157,8 +158,8 @@ class Conditioned(FittedPrior):
             return CachedKronecker(self, *matrix, scale, matrix.solve(self._residual() * scale) * scale)
         W = inverse_factor(self._covariance(), always=False)
         # alpha = K^-1 r
-        columns = self._in_systems(self._residual())[..., None]
-        alpha = self._from_systems(matmul(W.mT, matmul(W, columns))[..., 0])
+        columns = self.in_systems(self._residual())[..., None]
+        alpha = self.from_systems(matmul(W.mT, matmul(W, columns))[..., 0])
         return CachedConditioned(self, W, alpha)
 
     def log_marginal_likelihood(self) -> Float[Array, ""]:
@@ -215,11 +216,11 @@ class Conditioned(FittedPrior):
         """The same process with its factorisation done once, for fast repeated prediction."""
         return _run(_factorise, self)
 
-    def _crosses(self, X: Any) -> Float[Array, "G N M"]:
+    def crosses(self, X: Any) -> Float[Array, "G N M"]:
         """The covariance of what was observed with f(X), for each kernel of independent outputs."""
         return jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in self.output_kernels])
 
-    def _joint_cross(self, X: Any) -> Float[Array, "N P M P"]:
+    def joint_cross(self, X: Any) -> Float[Array, "N P M P"]:
         """The covariance of all outputs of what was observed with all outputs at X."""
         kernel: Any = self.prior.kernel
         if not is_functional(self.X) and not is_functional(X):
@@ -228,119 +229,6 @@ class Conditioned(FittedPrior):
         crosses = jnp.stack([cross_covariance(as_variables(self.X), kernel, X) for kernel in latent.parts])
         crosses = jnp.broadcast_to(crosses, (latent.num_outputs, *crosses.shape[1:]))
         return jnp.einsum("pl,lnm,ql->npmq", W[0], crosses, W[0], precision="highest")
-
-
-class _Cached(Process):
-    """A `Conditioned` with alpha = K^-1 r worked out, and what solves with K again."""
-
-    process: eqx.AbstractVar[Conditioned]
-    alpha: eqx.AbstractVar[Float[Array, "N P"]]
-
-    @property
-    def num_outputs(self):
-        return self.process.num_outputs
-
-    @property
-    def joint_layout(self):
-        return self.process.joint_layout
-
-    @abc.abstractmethod
-    def _solve(self, values: Float[Array, "N P"]) -> Float[Array, "N P"]:
-        """K^-1 applied to values of what was observed."""
-
-    def linear(self, X: Any, weights: Float[Array, "N P"]) -> Float[Array, "M P"]:
-        """k(x, X) applied to weights."""
-        data = self.process
-        if data._is_joint:
-            return jnp.einsum("npmq,np->mq", data._joint_cross(X), weights, precision="highest")
-        crosses = data._crosses(X)
-        return matmul(crosses[0].T, weights) if len(crosses) == 1 else matmul(weights.T[:, None], crosses)[:, 0].T
-
-    def _sample_function(self, key, num_features):
-        """Matheron's rule: a draw from the prior, moved by K^-1 times how much it misses the (noisy) data."""
-        data = self.process
-        key_prior, key_noise = jax.random.split(key)
-        deviation = data.prior.sample_deviation(num_features, data.num_outputs, key=key_prior)
-        noise = jnp.sqrt(data.noise) * jax.random.normal(key_noise, data.Y.shape, data.Y.dtype)
-        missed = jnp.where(data._observed(), as_variables(data.X).of_function(deviation) + noise, 0.0)
-        weights = self.alpha - self._solve(missed)
-        return Moved(data.prior, deviation, self, weights)
-
-
-class CachedConditioned(_Cached):
-    """A `Conditioned` with W = chol(K)^-1 and alpha = K^-1 r worked out."""
-
-    process: Conditioned = constant()
-    W: Float[Array, "G n n"] = constant()
-    alpha: Float[Array, "N P"] = constant()
-
-    def _solve(self, values):
-        columns = self.process._in_systems(values)[..., None]
-        return self.process._from_systems(matmul(self.W.mT, matmul(self.W, columns))[..., 0])
-
-    def _predict(self, X, covariance):
-        prior, data = self.process.prior, self.process
-        mean = prior.mean_of(X, data.num_outputs) + self.linear(X, self.alpha)
-        if data._is_joint:
-            return self._predict_jointly(X, mean, covariance)
-        # A = W k(X, x), [G, N, M]
-        crosses = data._crosses(X)
-        A = matmul(self.W, crosses if data.complete else jnp.where(data._observed().T[:, :, None], crosses, 0.0))
-        if covariance in ("diag", "outputs"):
-            own = jnp.stack([prior_variance(kernel, X) for kernel in data.output_kernels])
-            values = jnp.broadcast_to((own - jnp.sum(A**2, axis=1)).T, mean.shape)
-        else:
-            own = jnp.stack([prior_matrix(kernel, X) for kernel in data.output_kernels])
-            values = jnp.broadcast_to(own - matmul(A.mT, A), (mean.shape[1], len(X), len(X)))
-        return Gaussian(mean, independent_outputs(values, covariance), covariance)
-
-    def _predict_jointly(self, X: Any, mean: Float[Array, "M P"], covariance: Layout) -> Gaussian:
-        data = self.process
-        cross = data._joint_cross(X).reshape(data.Y.size, -1)
-        seen = data._in_systems(data._observed())[0]
-        A = matmul(self.W[0], jnp.where(seen[:, None], cross, 0.0)).reshape(data.Y.size, *mean.shape)
-        own = data.prior.covariance_of(X, data.num_outputs, covariance)
-        return Gaussian(mean, own - product_in_layout(A, A, covariance), covariance)
-
-
-class CachedKronecker(_Cached):
-    """A `Conditioned` on complete data under intrinsic coregionalisation, taken apart into eigenvectors.
-
-    With C = U^T k(X, x), Q = B V (B and V of values divided by sqrt(noise)) and e_ij = a_i b_j + 1, the covariance of output p
-    at x and output q at x' is k(x, x') B_pq - sum_ij C_i(x) C_i(x') Q_pj Q_qj / e_ij.
-    """
-
-    process: Conditioned = constant()
-    U: Float[Array, "N N"] = constant()
-    a: Float[Array, " N"] = constant()
-    V: Float[Array, "P P"] = constant()
-    b: Float[Array, " P"] = constant()
-    scale: Float[Array, " P"] = constant()  # 1 / sqrt(noise)
-    alpha: Float[Array, "N P"] = constant()
-
-    def _solve(self, values):
-        return KroneckerPlusIdentity(self.U, self.a, self.V, self.b).solve(values * self.scale) * self.scale
-
-    def linear(self, X, weights):
-        kernel: Any = self.process.prior.kernel
-        cross = cross_covariance(as_variables(self.process.X), kernel.kernel, X)
-        return matmul(matmul(cross.T, weights), kernel.B)
-
-    def _predict(self, X, covariance):
-        data = self.process
-        kernel: Any = data.prior.kernel
-        mean = data.prior.mean_of(X, data.num_outputs) + self.linear(X, self.alpha)
-        C = matmul(self.U.T, cross_covariance(as_variables(data.X), kernel.kernel, X))
-        Q = matmul(kernel.B * self.scale, self.V)
-        e = self.a[:, None] * self.b + 1.0
-        if covariance in ("diag", "inputs"):
-            H = matmul(1.0 / e, (Q**2).T)  # [N, P]
-            sums = {"diag": "in,in,ip->np", "inputs": "in,im,ip->pnm"}
-        else:
-            H = jnp.einsum("pj,qj,ij->ipq", Q, Q, 1.0 / e, precision="highest")
-            sums = {"outputs": "in,in,ipq->npq", "full": "in,im,ipq->npmq"}
-        own = data.prior.covariance_of(X, data.num_outputs, covariance)
-        return Gaussian(mean, own - jnp.einsum(sums[covariance], C, C, H, precision="highest"), covariance)
 
 
 def _run(function, process: Conditioned):
@@ -372,11 +260,11 @@ def _log_marginal_likelihood(process: Conditioned) -> Array:
         A, B, scale = process._apart()
         return kronecker_log_density(A, B, residual * scale) + len(residual) * jnp.sum(jnp.log(scale))
     K = process._covariance()
-    if len(K) == 1 and not process._is_joint:
+    if len(K) == 1 and not process.is_joint:
         log_density = zero_mean_log_density(K[0], residual)
     else:
-        log_density = jnp.sum(for_each_entry(zero_mean_log_density, K, process._in_systems(residual)[..., None]))
-    missing = residual.size - jnp.sum(process._observed())
+        log_density = jnp.sum(for_each_entry(zero_mean_log_density, K, process.in_systems(residual)[..., None]))
+    missing = residual.size - jnp.sum(process.observed())
     return log_density + 0.5 * jnp.log(2.0 * jnp.pi) * missing
 
 
@@ -384,15 +272,15 @@ def _log_marginal_likelihood(process: Conditioned) -> Array:
 def _information(process: Conditioned) -> Array:
     # By the whole matrix also where it comes apart, as in `_leave_one_out`.
     W = inverse_factor(process._covariance(), always=False)
-    residual, seen = process._residual(), process._in_systems(process._observed())
+    residual, seen = process._residual(), process.in_systems(process.observed())
     # Where nothing was observed A and D are those of the identity, and add nothing.
-    noise = jnp.where(seen, process._in_systems(jnp.broadcast_to(process.noise, process.Y.shape)), 1.0)
-    alpha = process._in_systems(CachedConditioned(process, W, process.Y)._solve(residual))
+    noise = jnp.where(seen, process.in_systems(jnp.broadcast_to(process.noise, process.Y.shape)), 1.0)
+    alpha = process.in_systems(CachedConditioned(process, W, process.Y).solve(residual))
     trace = jnp.sum(jnp.sum(W**2, axis=1) * noise)
     log_ratio = -2.0 * jnp.sum(jnp.log(jnp.diagonal(W, axis1=1, axis2=2))) * (len(seen) / len(W)) - jnp.sum(
         jnp.log(noise)
     )
-    explained = jnp.sum(alpha * (process._in_systems(residual) - noise * alpha))
+    explained = jnp.sum(alpha * (process.in_systems(residual) - noise * alpha))
     return 0.5 * (trace - noise.size + log_ratio + explained)
 
 
@@ -401,10 +289,10 @@ def _leave_one_out(process: Conditioned) -> Gaussian:
     # By the whole matrix also where it comes apart: derivatives of eigenvectors do not survive repeated eigenvalues.
     W = inverse_factor(process._covariance(), always=False)
     cached = CachedConditioned(process, W, process.Y)
-    alpha = cached._solve(process._residual())
+    alpha = cached.solve(process._residual())
     inverse_diagonal = jnp.sum(W**2, axis=1)
-    if process._is_joint:
-        variance = process._from_systems(1.0 / inverse_diagonal)
+    if process.is_joint:
+        variance = process.from_systems(1.0 / inverse_diagonal)
     else:
         variance = jnp.broadcast_to((1.0 / inverse_diagonal).T, process.Y.shape)
     return Gaussian(process.Y - variance * alpha, variance)

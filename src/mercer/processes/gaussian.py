@@ -108,7 +108,7 @@ class Gaussian(Prediction):
             return Gaussian(self.mean, jnp.einsum("npnq->npq", self.cov), layout)
         return Gaussian(self.mean, independent_outputs(self.variance, layout), layout)
 
-    def _groups(self) -> tuple[Float[Array, "G J"], Float[Array, "#G J J"]]:
+    def groups(self) -> tuple[Float[Array, "G J"], Float[Array, "#G J J"]]:
         """The mean and covariance as G independent groups of J jointly Gaussian values."""
         N, P = self.mean.shape
         if self.layout == "diag":
@@ -121,18 +121,18 @@ class Gaussian(Prediction):
 
     def _root(self) -> Float[Array, "G J J"]:
         """A root of the covariance of each group."""
-        cov = self._groups()[1]
+        cov = self.groups()[1]
         if self.layout == "diag":
             return jnp.sqrt(jnp.maximum(cov, 0.0))
         return safe_cholesky(cov, "the covariance of the sample").factor
 
     def _coloured(self, root: Float[Array, "G J J"], noise: Float[Array, "S G J"]) -> Float[Array, "S N P"]:
         """Draws that standard normal noise gives."""
-        draws = self._groups()[0] + matmul(root, noise[..., None])[..., 0]
+        draws = self.groups()[0] + matmul(root, noise[..., None])[..., 0]
         return draws.mT if self.layout == "inputs" else draws.reshape(len(noise), *self.mean.shape)
 
     def sample(self, num=1, *, key):
-        noise = jax.random.normal(key, (num, *self._groups()[0].shape), self.mean.dtype)
+        noise = jax.random.normal(key, (num, *self.groups()[0].shape), self.mean.dtype)
         return self._coloured(self._root(), noise)
 
 

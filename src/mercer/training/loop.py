@@ -55,7 +55,7 @@ def compiled_loop(
         def one(params, arrays, optimiser, state):
             def loss(params):
                 model, objective = parts(params, arrays, rest)
-                return objective._value_in_training(model, batch, key, Context(number, data, state))
+                return objective.value_in_training(model, batch, Context(number, data, state), key=key)
 
             params, optimiser, value, after = stepper.step(params, optimiser, loss, number)
             return params, optimiser, _as_before(form, state, after), value

@@ -28,7 +28,7 @@ class Activation(Layer):
     is k11 k22, and variances 0.
     """
 
-    _activates: ClassVar[bool] = True
+    activates: ClassVar[bool] = True
 
     @abc.abstractmethod
     def dual(self, k11: Float[Array, "..."], k12: Float[Array, "..."], k22: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -47,7 +47,7 @@ class Activation(Layer):
             "end the branch with Dense or Conv"
         )
 
-    def _check_derivative(self) -> None:
+    def check_derivative(self) -> None:
         """A ValueError where there is no E[phi'(u) phi'(v)]."""
         if type(self).dual_derivative is Activation.dual_derivative:
             raise ValueError(

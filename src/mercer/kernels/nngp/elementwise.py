@@ -126,7 +126,7 @@ class Elementwise(Activation):
     def _num_values(self):
         return self.num_points
 
-    def _check_derivative(self):
+    def check_derivative(self):
         self._check_shape("the derivative of fn, which NTK needs,", derivative(self.fn))
 
 

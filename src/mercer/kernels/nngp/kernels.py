@@ -114,7 +114,7 @@ class _Wide(Kernel):
     def _activates_pooled(self) -> bool:
         """Whether variances are needed after covariances of different pixels were."""
         pools = [i for i, layer in enumerate(self.layers) if layer._pools]
-        return any(layer._activates for layer in every_layer(self.layers[max(pools, default=0) :]))
+        return any(layer.activates for layer in every_layer(self.layers[max(pools, default=0) :]))
 
     def _num_values(self) -> tuple[int, int]:
         """How many values there are at a time for each pair of inputs, and for each input alone."""
@@ -194,7 +194,7 @@ class NTK(_Wide):
 
     def __check_init__(self):
         for layer in every_layer(self.layers):
-            layer._check_derivative()
+            layer.check_derivative()
 
     def _value(self, moments):
         return moments.theta

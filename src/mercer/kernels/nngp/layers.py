@@ -27,7 +27,7 @@ Pixels = tuple[int, int] | None  # (H, W); None for rows of features
 class Layer(Module):
     """A layer of a network. New activations are subclasses of `Activation`."""
 
-    _activates: ClassVar[bool] = False  # whether it needs variances
+    activates: ClassVar[bool] = False  # whether it needs variances
     _pools: ClassVar[bool] = False  # whether it needs covariances of different pixels
     _has_weights: ClassVar[bool] = False
 
@@ -47,7 +47,7 @@ class Layer(Module):
         """How many values there are at a time for each input alone."""
         return 1
 
-    def _check_derivative(self) -> None:
+    def check_derivative(self) -> None:
         """Refuses a layer without the derivatives that a tangent kernel needs."""
 
 
