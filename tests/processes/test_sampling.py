@@ -59,7 +59,7 @@ def test_a_gaussian_draws_what_its_layout_knows():
         assert_moments(draws, mean, (known[layout] * cov).reshape(4, 4))
 
 
-@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "Conditioned, missing", "Sparse"))
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "Conditioned, missing"))
 def test_drawn_functions_are_functions_with_the_moments_of_the_process(name):
     """The same key gives the same function, whose value at an input does not depend on the other inputs asked for."""
     process = PROCESSES[name]
