@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import dblquad
 from wide_reference import expectation, expectations, finite_network, reference
 
+from cases import mostly_slow
 from mercer import kernels
 from mercer.kernels import nngp
 from mercer.kernels.nngp import Conv, Dense, Elementwise, Erf, Flatten, Gelu, GlobalAveragePool, Relu, Residual
@@ -49,7 +50,14 @@ def some_inputs(name, num, seed=0, dtype=float):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(num, *shape)), dtype)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        NETWORKS,
+        *("dense tanh", "dense residual", "dense residual of means"),
+        *("conv strides", "conv valid", "pool", "pooled residual of means"),
+    ),
+)
 def test_loops_and_quadrature(name):
     """Between two inputs and three, of which one is among the two and one is zero."""
     X, layers = some_inputs(name, 2), NETWORKS[name]
@@ -165,9 +173,10 @@ def test_more_points_are_nearer():
     assert all(later < earlier / 10.0 for earlier, later in itertools.pairwise(errors))
 
 
-@pytest.mark.parametrize(
-    "name", ["dense", "dense residual of means", "conv strides", "conv valid", "pool", "conv residual"]
-)
+FINITE = ["dense", "dense residual of means", "conv strides", "conv valid", "pool", "conv residual"]
+
+
+@pytest.mark.parametrize("name", mostly_slow(FINITE, "dense residual of means", "conv strides"))
 def test_wide_finite_networks(name):
     """The covariance of the units of networks of width 128, to five standard errors and what the width leaves (a few parts in
     128)."""
@@ -188,7 +197,7 @@ def test_wide_finite_networks(name):
     assert (samples.std(0) / math.sqrt(num) < 0.1 * np.abs(expected).max()).all()
 
 
-@pytest.mark.parametrize("name", ["dense", "dense residual of means", "conv strides", "pool"])
+@pytest.mark.parametrize("name", mostly_slow(["dense", "dense residual of means", "conv strides", "pool"], "pool"))
 def test_tangent_kernels_of_wide_finite_networks(name):
     """The products of the gradients of one output in all weights, with the tolerance of the law above."""
     width, num, X = 96, 24, some_inputs(name, 3)
