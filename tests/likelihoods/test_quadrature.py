@@ -174,7 +174,7 @@ def test_heteroskedastic_predictive_is_that_of_dense_quadrature():
     np.testing.assert_allclose(narrow, expected, atol=1e-3, rtol=5e-6)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("classes", mostly_slow([2, 3, 10], 3))
 def test_robust_max_is_dense_quadrature(classes):
     """Also where the marginals of the classes have very different widths, and where their means are the same."""
     rng, epsilon, num = np.random.default_rng(0), 1e-3, 40

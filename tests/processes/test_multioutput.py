@@ -243,7 +243,7 @@ def test_convolution_process_is_its_integral():
         np.testing.assert_allclose(kernel(x, x2)[:, p, :, q], expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", mostly_slow(MULTIOUTPUT, "LinearCoregionalisation", "ConvolutionProcess"))
+@pytest.mark.parametrize("name", mostly_slow(MULTIOUTPUT, "ConvolutionProcess"))
 def test_draws_of_functions_have_the_covariance_of_the_process(name):
     """Monte Carlo over 3,000 draws: a tolerance of five standard errors."""
     kernel = MULTIOUTPUT[name]
@@ -263,7 +263,6 @@ def draws(process, X):
     ("name", "kind"),
     mostly_slow(
         [pair for pair in PAIRS if pair[0] != "square LMC"],
-        ("SeparateIndependent", "Separate"),
         ("ConvolutionProcess", "Shared"),
         ("IntrinsicCoregionalisation", "OutputPoints"),
         ("OutputIndexed", "Points"),
