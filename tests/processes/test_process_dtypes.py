@@ -26,9 +26,7 @@ def processes(dtype):
     }
 
 
-@pytest.mark.parametrize(
-    "name", mostly_slow(processes(float)[1], "GP", "Conditioned, missing", "Sparse, not whitened")
-)
+@pytest.mark.parametrize("name", mostly_slow(processes(float)[1], "GP", "Conditioned, missing", "Sparse, not whitened"))
 def test_float32_in_float32_out(name):
     (new, named), (wide_new, wide_named) = processes(NARROW), processes(float)
     narrow, wide = named[name], wide_named[name]

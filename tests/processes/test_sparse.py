@@ -92,9 +92,7 @@ def test_it_begins_at_the_prior(whiten):
     np.testing.assert_allclose(covariance, np.stack([k(X_NEW, X_NEW)] * 2), rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("kind", "blocks"), mostly_slow([("block", 3), ("diagonal", M), ("block", 1)], ("block", 3))
-)
+@pytest.mark.parametrize(("kind", "blocks"), mostly_slow([("block", 3), ("diagonal", M), ("block", 1)], ("block", 3)))
 def test_unwhitened_blocks_begin_at_those_of_the_prior(kind, blocks):
     num = blocks if kind == "block" else None
     process = mc.Sparse(prior(1), POINTS, 1, False, kind, num)
