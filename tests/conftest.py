@@ -1,6 +1,7 @@
 """Tests run in double precision, so that a law that fails by more than rounding is false."""
 
 import contextlib
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -50,8 +51,17 @@ if version("jaxlib").startswith("0.10."):  # later ones know no such flag, and s
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # which take twice as long to compile
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 
-settings.register_profile("mercer", deadline=None, max_examples=25, derandomize=True)
-settings.load_profile("mercer")
+settings.register_profile("all", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("some", settings.get_profile("all"), max_examples=10)
+
+
+def pytest_configure(config):
+    settings.load_profile("some" if config.option.markexpr == "not slow" else "all")
+
+
+# What is traced and compiled lives long: looking for what does not, as often as Python does, takes a tenth of the time.
+gc.freeze()
+gc.set_threshold(50_000, 20, 100)
 
 _MANY = 30_000  # of the 65,530 pieces of memory that Linux grants a process; each compiled function takes some
 

@@ -21,7 +21,9 @@ def blocks(path):
 FILES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if blocks(path)]
 
 
-LONG = ("gvi.md", "images.md", "interdomain.md", "multiple-outputs.md", "scikit-learn.md")  # half a minute each
+# A quarter of a minute each, or more.
+LONG = ("gvi.md", "images.md", "interdomain.md", "multiple-outputs.md", "scikit-learn.md")
+LONG += ("classification.md", "extending.md")
 CASES = [pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else []) for path in FILES]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.covariances import Kuf, Kuu, draw_jointly
 from mercer.inducing import FourierFeatures, PerTerm, Points, Shared
 from mercer.kernels import RBF, Linear, LinearCoregionalisation, Matern12, Matern32, Matern52, OutputIndexed
@@ -29,7 +30,7 @@ def covariance(values, others):
     return products.mean(0), products.std(0) / NUM**0.5
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", mostly_slow(PAIRS, "product", "PerTerm"))
 def test_moments_of_the_prior(name):
     inducing, kernel, X = PAIRS[name]
 
@@ -72,7 +73,7 @@ POSTERIORS = {
 }
 
 
-@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize("name", mostly_slow(POSTERIORS, "indexed"))
 def test_moments_of_a_posterior(name):
     prior, inducing, X, num_outputs = POSTERIORS[name]
     q = mc.Sparse(prior, inducing, num_outputs)

@@ -74,6 +74,12 @@ WITHOUT_FEATURES = {
     for name in KERNELS
     if any(part in name for part in ("White", "depth 2", "depth 3", "FixedSparse", "NNGP", "NTK"))
 }
+# Kernels that another one of the list stands for, where time is short: of the same class, or made of the same parts.
+ALIKE = {
+    *("RBF", "Periodic", "Linear", "Polynomial", "ArcCosine", "NNGP", "NNGP relu", "Sum"),
+    *(f"ArcCosine order {order} depth {depth}" for order, depth in ((0, 1), (0, 3), (1, 2), (1, 3), (2, 1), (2, 2))),
+}
+DISTINCT = [name for name in KERNELS if name not in ALIKE]
 
 # A kernel with a kink at coincident points turns a rounding error e of a squared distance (or of a cosine) into
 # sqrt(e), and so does each layer of the arc-cosine kernel of order 0.

@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer import covariances, inducing, kernels
 from mercer.kernels import Convolutional, ImageToImage, images
 
@@ -67,7 +68,7 @@ def tiny_blocks(monkeypatch):
     monkeypatch.setattr(images, "_BYTES_ON_GPU", 1)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_slow(CASES, "mean", "channels", "weights", "white noise"))
 def test_values_are_those_of_the_base_at_all_pairs_of_patches(name):
     """Convolutional is a double sum of them, ImageToImage has them all, and its layouts are slices."""
     kernel, outputs = convolutional(name), image_to_image(name)
@@ -155,7 +156,7 @@ def test_blocks_change_neither_values_nor_derivatives(monkeypatch):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), in_blocks, at_once)
 
 
-@pytest.mark.parametrize("name", ["weighted mean", "channels"])
+@pytest.mark.parametrize("name", mostly_slow(["weighted mean", "channels"], "weighted mean"))
 def test_derivative_of_the_diagonal_is_that_of_the_matrix(name):
     """The diagonal takes its derivative on the way forward, the matrix does not."""
     kernel = convolutional(name)

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
-from kernel_instances import KERNELS, WITHOUT_FEATURES, D, some_inputs, tolerance
+from kernel_instances import DISTINCT, KERNELS, WITHOUT_FEATURES, D, some_inputs, tolerance
 
+from cases import mostly_slow
 from mercer import io, kernels
 from mercer.parameters import cast
 
 
-@pytest.fixture(params=KERNELS, scope="module")
+@pytest.fixture(params=mostly_slow(KERNELS, *DISTINCT), scope="module")
 def name(request):
     """Of a module, so that the tests of one kernel follow each other and share what is compiled."""
     return request.param
@@ -57,13 +58,19 @@ def random_like(tree):
 WEIGHTS = random_like((jnp.ones((7, 7)), jnp.ones((7, 4)), jnp.ones(7)))
 
 
+WITH_FEATURES = [name for name in KERNELS if name not in WITHOUT_FEATURES]
+# Some kernels of each way to make features, where these are compiled and drawn from.
+FEATURES = ("Matern32", "Additive", "SpectralMixture", "Polynomial ARD", "ArcCosine order 1 depth 1", "ChangePoints")
+FEATURES += ("Convolutional", "CholeskySVGP", "Nested")
+
+
 def test_every_public_kernel_has_an_instance():
     public = [getattr(kernels, name) for name in kernels.__all__]
     concrete = {
         c for c in public if isinstance(c, type) and issubclass(c, kernels.Kernel) and not inspect.isabstract(c)
     }
     # The last column of the inputs of OutputIndexed is a whole number: its laws are those of the kernels of several outputs.
-    assert concrete - {kernels.OutputIndexed} <= {type(kernel) for kernel in KERNELS.values()}
+    assert concrete - {kernels.OutputIndexed} <= {type(KERNELS[name]) for name in DISTINCT}
 
 
 @given(at=inputs())
@@ -152,7 +159,7 @@ def test_diag_forms_no_matrix(name):
     assert max(_sizes(jax.make_jaxpr(KERNELS[name])(jnp.zeros((N, D))).jaxpr)) >= N * N
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
+@pytest.mark.parametrize("name", mostly_slow(WITH_FEATURES, *FEATURES))
 def test_features_have_the_kernel_as_expectation(name):
     num, X = 100_000, some_inputs()[:3]
     phi = np.asarray(jax.jit(KERNELS[name].features(num, key=jax.random.key(1)))(X))
@@ -162,7 +169,7 @@ def test_features_have_the_kernel_as_expectation(name):
     assert (error <= 5.0 * products.std(-1) / num**0.5 + 1e-9).all()
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
+@pytest.mark.parametrize("name", WITH_FEATURES)
 def test_features_have_the_dtype_of_the_data(name):
     for dtype in (jnp.float32, jnp.float64):
         phi = KERNELS[name].features(10, key=jax.random.key(1))
@@ -183,7 +190,7 @@ def test_stationary_kernels_do_not_change_under_a_shift(name):
     np.testing.assert_allclose(kernel(X + shift, X2 + shift), kernel(X, X2), rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name not in WITHOUT_FEATURES])
+@pytest.mark.parametrize("name", WITH_FEATURES)
 def test_draws_are_values(name, tmp_path):
     """A draw is a module whose leaves are arrays, so that it passes through transformations; and it can be saved."""
     draw = KERNELS[name].draw(3, 2, key=jax.random.key(1))

@@ -9,6 +9,7 @@ from likelihood_cases import COVARIANCE, data, values
 from scipy import stats
 from scipy.special import log_softmax, logsumexp, softmax
 
+from cases import mostly_slow
 from mercer import likelihoods as ml
 from mercer.likelihoods import expectations
 from mercer.parameters import trainable
@@ -21,7 +22,7 @@ def assert_same(left, right, name, rtol=1e-9):
         np.testing.assert_allclose(a, b, rtol=rtol)
 
 
-@pytest.mark.parametrize("link", ["probit", "logit"])
+@pytest.mark.parametrize("link", mostly_slow(["probit", "logit"], "logit"))
 def test_one_trial_is_bernoulli(link):
     assert_same(ml.Binomial(1, link), ml.Bernoulli(link), "probit")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_ndtr, ndtr
 
+from cases import mostly_slow
 from mercer import likelihoods as ml
 from mercer.likelihoods import expectations
 from mercer.parameters import param, real
@@ -85,7 +86,12 @@ def both(likelihood, mean, var, y):
     return jnp.stack([likelihood.expected_log_prob(mean, var, y), likelihood.log_predictive(mean, var, y)])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        CASES, "gaussian", "laplace", "student_sharp", "probit", "poisson", "gamma", "ordinal_sharp", "geometric"
+    ),
+)
 def test_expectations_are_those_of_dense_quadrature(name):
     """To 1e-6 nats in float64, 1e-3 in float32 (1e-9 and 5e-6 of large values); all deviations together, or apart."""
     likelihood, observations, bends = CASES[name]
@@ -104,7 +110,10 @@ def test_expectations_are_those_of_dense_quadrature(name):
         np.testing.assert_allclose(together.T, expected.reshape(-1, 2), atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("name", ["student", "probit", "logit", "poisson", "ordinal", "geometric"])
+DIFFERENTIATED = ["student", "probit", "logit", "poisson", "ordinal", "geometric"]
+
+
+@pytest.mark.parametrize("name", mostly_slow(DIFFERENTIATED, "student", "ordinal", "geometric"))
 def test_derivatives_are_those_of_finite_differences(name):
     """By the mean and by the deviation, for wide marginals."""
     likelihood, observations, _ = CASES[name]
@@ -165,7 +174,7 @@ def test_heteroskedastic_predictive_is_that_of_dense_quadrature():
     np.testing.assert_allclose(narrow, expected, atol=1e-3, rtol=5e-6)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("classes", mostly_slow([2, 3, 10], 3))
 def test_robust_max_is_dense_quadrature(classes):
     """Also where the marginals of the classes have very different widths, and where their means are the same."""
     rng, epsilon, num = np.random.default_rng(0), 1e-3, 40

@@ -3,6 +3,7 @@
 Given more, jaxlib waits inside one of XLA's threads for others of them; two such calls at a time stop a process on two cores.
 """
 
+import itertools
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from cases import mostly_slow
 from mercer.linalg import (
     DiagonalPlusLowRank,
     eigh,
@@ -55,8 +57,12 @@ def test_the_count_sees_a_batch():
     assert most_matrices_in_a_call(jnp.linalg.cholesky, jnp.zeros((7, 20, 20))) == 7
 
 
-@pytest.mark.parametrize("M", [3, 20, 70])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "M"),
+    mostly_slow(
+        itertools.product(CASES, [3, 20, 70]), *((case, 20) for case in CASES), ("cholesky", 3), ("cholesky", 70)
+    ),
+)
 def test_also_under_vmap_and_differentiated(case, M):
     def total(A):
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(CASES[case](A)))
@@ -88,10 +94,9 @@ with quiet_blas():
 """
 
 
-@pytest.mark.parametrize("size", [5, 60, 130])
-def test_an_objective_of_ones_own_ends(size):
+@pytest.mark.parametrize(("size", "attempt"), mostly_slow(itertools.product([5, 60, 130], range(2)), (60, 0)))
+def test_an_objective_of_ones_own_ends(size, attempt):
     """Independent factorisations of batches, twice in a step, under vmap, with their derivatives, in a process like a user's."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     program = OBJECTIVE.replace("{size}", str(size))
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)

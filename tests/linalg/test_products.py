@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from cases import mostly_slow
 from mercer.linalg import triangular_matmul, weighted_gram
 from mercer.linalg.products import map_columns
 
@@ -39,7 +40,7 @@ def symmetric_product(size, left, right):
 
 
 # Around the sizes at which matrices are cut into 1, 2, 3 or 4 blocks, and where those are not of one size.
-@pytest.mark.parametrize("size", [1, 3, 63, 64, 130, 300, 400])
+@pytest.mark.parametrize("size", mostly_slow([1, 3, 63, 64, 130, 300, 400], 3, 64, 130))
 def test_triangular_matmul_is_the_product(size):
     one, other = some_matrix(size, size, seed=1), some_matrix(size, size, seed=2)
     factors = {(left, right): (TRIANGLES[left](one), TRIANGLES[right](other)) for left, right in SHAPES}

@@ -1,5 +1,7 @@
 """The evidence lower bound and its relatives, against closed forms, other objectives and other libraries."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import pytest
 import scipy.stats
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.objectives import ELBO, Batch, CollapsedELBO, PredictiveLogLikelihood
 from reference_data import GPFLOW, LENGTHSCALE, NOISE, REFERENCE, VARIANCE, X_NEW, column
 from reference_data import X as SNELSON_X
@@ -118,8 +121,12 @@ LIKELIHOODS = {  # the likelihood, and which data it is for
 }
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
-@pytest.mark.parametrize("whiten", [True, False], ids=["whitened", "unwhitened"])
+@pytest.mark.parametrize(
+    ("name", "whiten"),
+    mostly_slow(
+        itertools.product(LIKELIHOODS, [True, False]), ("gaussian", True), ("bernoulli", False), ("student_t", True)
+    ),
+)
 def test_numbers_of_gpflow(name, whiten):
     """SVGP on Snelson's data: the bound on all and on the first 50 rows, the divergence, and predictions."""
     expected = GPFLOW["svgp"]["whitened" if whiten else "unwhitened"][name]

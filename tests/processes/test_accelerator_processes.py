@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 
 M, N, P = 6, 20, 3
 random = np.random.default_rng(0)
@@ -68,7 +69,9 @@ def test_sparse_posteriors(both_ways, name):
     assert_close(*both_ways(predictions, process))
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize(
+    "name", mostly_slow(PROCESSES, "separate, not whitened", "mixed", "several outputs of one kernel")
+)
 def test_bounds_and_their_gradients(both_ways, name):
     model = mc.Model(PROCESSES[name](), mc.likelihoods.Gaussian(0.1))
     assert_close(*both_ways(with_gradients(lambda model: mc.objectives.ELBO()(model, (X, GAPS))), model))
@@ -87,7 +90,7 @@ OBJECTIVES = {
 }
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", mostly_slow(OBJECTIVES, "collapsed, with gaps", "exact"))
 def test_other_objectives_and_their_gradients(both_ways, name):
     posterior, objective, Y = OBJECTIVES[name]
     model = mc.Model(posterior(), mc.likelihoods.Gaussian(0.1))
@@ -100,7 +103,9 @@ def test_divergence_from_another_prior(both_ways):
     assert_close(*both_ways(with_gradients(lambda process: process.kl(other)), process))
 
 
-@pytest.mark.parametrize("divergence", [mc.divergences.Renyi(0.5), mc.divergences.Wasserstein()])
+@pytest.mark.parametrize(
+    "divergence", [mc.divergences.Renyi(0.5), pytest.param(mc.divergences.Wasserstein(), marks=pytest.mark.slow)]
+)
 def test_joint_divergences(both_ways, divergence):
     """Between the values of two processes at some inputs, independent between outputs."""
     prior = mc.GP(ALIKE)

@@ -1,11 +1,14 @@
 """A q(u) in which the variables of all latent functions covary."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.inducing import Points, Separate, Shared
 from mercer.kernels import RBF, LinearCoregionalisation, Matern32, OutputIndexed, SeparateIndependent
 
@@ -22,9 +25,14 @@ def roots(num):
     return jnp.asarray(np.tril(RNG.normal(size=(num, 4, 4))) + 2 * np.eye(4))
 
 
-@pytest.mark.parametrize("whiten", [True, False])
-@pytest.mark.parametrize("kernel", [KERNEL, SeparateIndependent(PARTS)], ids=["mixed", "independent"])
-def test_without_covariances_between_groups_it_is_the_usual_one(kernel, whiten):
+MIXED_OR_NOT = {"mixed": KERNEL, "independent": SeparateIndependent(PARTS)}
+
+
+@pytest.mark.parametrize(
+    ("name", "whiten"), mostly_slow(itertools.product(MIXED_OR_NOT, [True, False]), ("mixed", False))
+)
+def test_without_covariances_between_groups_it_is_the_usual_one(name, whiten):
+    kernel = MIXED_OR_NOT[name]
     q_mu, q_sqrt = jnp.asarray(RNG.normal(size=(4, 2))), roots(2)
     prior = mc.GP(kernel, mc.means.Constant(0.3))
     apart = mc.Sparse(prior, Shared(Points(Z)), whiten=whiten, q_mu=q_mu, q_sqrt=q_sqrt)

@@ -22,6 +22,7 @@ from dense_gaussians import (
 )
 
 import mercer as mc
+from cases import mostly_slow
 
 R = np.linalg.cholesky(k(Z, Z))
 
@@ -80,7 +81,10 @@ def test_prior(P):
     assert_is(prior(P), prior_mean(X_NEW, P).ravel(), over_outputs(k(X_NEW, X_NEW), P), P)
 
 
-@pytest.mark.parametrize("name", CONDITIONED)
+SOME = ("one output", "a constant for each", "noise per both", "missing", "not known to be complete")
+
+
+@pytest.mark.parametrize("name", mostly_slow(CONDITIONED, *SOME))
 def test_conditioned(name):
     process, (mean, cov) = CONDITIONED[name]
     assert_is(process, mean, cov, process.Y.shape[1])

@@ -60,12 +60,8 @@ def computed(process):
         ("SharedIndependent", "one", "missing"),
         ("SeparateIndependent", "for each output", "complete"),
         ("LinearCoregionalisation", "for each value", "missing"),
-        ("IntrinsicCoregionalisation", "one", "complete"),
         ("IntrinsicCoregionalisation", "for each output", "complete"),
-        ("IntrinsicCoregionalisation", "for each value", "complete"),
-        ("IntrinsicCoregionalisation", "for each output", "missing"),
         ("ConvolutionProcess", "one", "missing"),
-        ("ConvolutionProcess", "for each output", "complete"),
     ),
 )
 def test_posterior_is_the_dense_one(name, noise, data):
@@ -106,7 +102,10 @@ def test_complete_intrinsic_data_come_apart():
         np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["IntrinsicCoregionalisation", "LinearCoregionalisation", "SeparateIndependent"])
+DRAWN = ["IntrinsicCoregionalisation", "LinearCoregionalisation", "SeparateIndependent"]
+
+
+@pytest.mark.parametrize("name", mostly_slow(DRAWN, *DRAWN[:2]))
 def test_functions_drawn_from_the_posterior_follow_its_law(name):
     """Monte Carlo over 3,000 draws: a tolerance of five standard errors."""
     values = Y if name == "IntrinsicCoregionalisation" else MISSING

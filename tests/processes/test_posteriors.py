@@ -1,5 +1,7 @@
 """What objectives may ask of a posterior, and exact posteriors of processes."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import optax
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.training import NaturalGradient
 from outside import Either, Shaken
 
@@ -30,8 +33,12 @@ CONDITIONED = {
 }
 
 
-@pytest.mark.parametrize("case", CONDITIONED)
-@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    ("case", "missing"),
+    mostly_slow(
+        itertools.product(CONDITIONED, [False, True]), ("outputs of different noise", True), ("intrinsic", False)
+    ),
+)
 def test_kl_of_an_exact_posterior_is_expected_log_likelihood_less_evidence(case, missing):
     kernel, noise, P = CONDITIONED[case]
     X, Y = data(num_outputs=P)

@@ -59,7 +59,7 @@ def test_a_gaussian_draws_what_its_layout_knows():
         assert_moments(draws, mean, (known[layout] * cov).reshape(4, 4))
 
 
-@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "GP", "Conditioned, missing", "Sparse"))
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "Conditioned, missing"))
 def test_drawn_functions_are_functions_with_the_moments_of_the_process(name):
     """The same key gives the same function, whose value at an input does not depend on the other inputs asked for."""
     process = PROCESSES[name]
@@ -103,7 +103,7 @@ def test_what_cannot_be_drawn_as_a_function_says_so():
         PROCESSES["GP"].sample_function(key=jax.random.key(0))(AT[:, 0])
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "GP", "Conditioned, missing"))
 def test_functions_pass_through_jit_and_are_saved(name, tmp_path):
     function = PROCESSES[name].sample_function(num_features=8, key=jax.random.key(5))
     values = function(AT)

@@ -367,6 +367,7 @@ def test_a_process_of_its_own(model, content):
     assert damaged.returncode == 1 and damaged.stdout == "" and damaged.stderr.count("\n") == 1
 
 
+@pytest.mark.slow  # by default tests/training/test_checkpoints.py kills a run
 def test_killed_and_run_again(run, folder):
     """SIGKILL after the first checkpoint, and the same command again: it goes on, to the same predictions."""
     arguments = ("fit", "data.csv", "--target", "price", "--steps", "60", "--seed", "3")

@@ -196,7 +196,7 @@ class Date(Encoder):
 
 def _time_of_year(dates: np.ndarray) -> np.ndarray:
     year = dates.astype("datetime64[Y]")
-    start, end = year.astype("datetime64[us]"), (year + 1).astype("datetime64[us]")
+    start, end = year.astype("datetime64[us]"), (year + np.timedelta64(1, "Y")).astype("datetime64[us]")
     return (dates - start) / (end - start)
 
 

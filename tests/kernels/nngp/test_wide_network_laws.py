@@ -8,6 +8,7 @@ import pytest
 from test_wide_network_values import IMAGE, NETWORKS, some_inputs
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.kernels import images, nngp
 from mercer.kernels.nngp import Conv, Dense, Elementwise, Erf, Flatten, Gelu, GlobalAveragePool, Relu, Residual
 from mercer.parameters import cast
@@ -20,6 +21,7 @@ KERNELS = {
     "pooled": nngp.NTK([Conv((2, 2), (2, 1), "VALID", 1.2, 0.3), Gelu(), GlobalAveragePool()], IMAGE),
     "pooled, then more": nngp.NNGP([Conv((2, 2)), Relu(), GlobalAveragePool(), Dense(0.9), Relu()], IMAGE),
 }
+SOME = ("rows", "quadrature", "pooled")
 X = np.random.default_rng(0).normal(size=(5, 24))
 X[-1], X[-2] = X[0], 0.0  # the same input twice, and one that is zero
 X2 = np.concatenate([np.random.default_rng(1).normal(size=(4, 24)), X[1:2]])
@@ -40,7 +42,7 @@ def at(name, X=X, X2=X2):
     return cast((KERNELS[name], jnp.asarray(X), jnp.asarray(X2)), X.dtype)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", mostly_slow(KERNELS, *SOME))
 def test_matrices_are_symmetric_positive_and_have_the_variances_on_their_diagonal(name):
     (_, (K, K12, diagonal)), _ = total_and_slopes(at(name))
     np.testing.assert_allclose(K, K.T, rtol=1e-12, atol=1e-14)
@@ -51,7 +53,9 @@ def test_matrices_are_symmetric_positive_and_have_the_variances_on_their_diagona
     assert eigenvalues[0] >= -1e-12 * eigenvalues[-1]
 
 
-@pytest.mark.parametrize("name", ["quadrature", "flattened", "pooled", "pooled, then more"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["quadrature", "flattened", "pooled", "pooled, then more"], "quadrature", "pooled")
+)
 def test_blocks_change_nothing(name, monkeypatch):
     """Neither values nor derivatives, also where blocks (of 2 x 2 and 2 x 3 inputs, or 1 x 1) do not divide the inputs."""
     expected = total_and_slopes(at(name))
@@ -63,14 +67,14 @@ def test_blocks_change_nothing(name, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["rows", "flattened"])
+@pytest.mark.parametrize("name", mostly_slow(["rows", "flattened"], "rows"))
 def test_parts_of_a_matrix(name):
     (kernel, X, X2), ((_, (_, K12, _)), _) = at(name), total_and_slopes(at(name))
     np.testing.assert_allclose(kernel(X2[2:], X[1:3]), K12[1:3, 2:].T, rtol=1e-12, atol=1e-14)
     assert kernel(X[:0], X2).shape == (0, 5) and kernel.diag(X[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", mostly_slow(KERNELS, *SOME))
 def test_derivatives(name):
     """In weights and biases those of finite differences, also with repeated inputs and one that is zero; in inputs finite."""
     (kernel, *inputs), h = at(name), 1e-5
@@ -83,7 +87,7 @@ def test_derivatives(name):
         np.testing.assert_allclose(slope, (above - below) / (2.0 * h), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", mostly_slow(KERNELS, *SOME))
 def test_derivatives_in_inputs(name):
     """Where no two inputs are the same."""
     rng, h = np.random.default_rng(3), 1e-5
@@ -95,7 +99,7 @@ def test_derivatives_in_inputs(name):
     np.testing.assert_allclose(sum(map(np.vdot, slopes, directions)), (above - below) / (2.0 * h), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["rows", "flattened"])
+@pytest.mark.parametrize("name", mostly_slow(["rows", "flattened"], "rows"))
 def test_single_precision(name):
     single = jax.tree.leaves(total_and_slopes(at(name, X.astype(np.float32), X2.astype(np.float32))))[1:]
     for computed, exact in zip(single, jax.tree.leaves(total_and_slopes(at(name)))[1:], strict=True):

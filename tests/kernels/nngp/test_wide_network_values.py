@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import dblquad
 from wide_reference import expectation, expectations, finite_network, reference
 
+from cases import mostly_slow
 from mercer import kernels
 from mercer.kernels import nngp
 from mercer.kernels.nngp import Conv, Dense, Elementwise, Erf, Flatten, Gelu, GlobalAveragePool, Relu, Residual
@@ -49,7 +50,14 @@ def some_inputs(name, num, seed=0, dtype=float):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(num, *shape)), dtype)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        NETWORKS,
+        *("dense tanh", "dense residual", "dense residual of means"),
+        *("conv strides", "conv valid", "pool", "pooled residual of means"),
+    ),
+)
 def test_loops_and_quadrature(name):
     """Between two inputs and three, of which one is among the two and one is zero."""
     X, layers = some_inputs(name, 2), NETWORKS[name]
@@ -138,9 +146,10 @@ def test_slopes_of_duals(layer):
     def along(step):
         return layer.dual(*(k + step * direction))
 
-    second = (along(h) - 2.0 * along(0.0) + along(-h)) / h**2
-    np.testing.assert_allclose(jax.grad(along)(0.0), (along(h) - along(-h)) / (2.0 * h), rtol=1e-7)
-    np.testing.assert_allclose(jax.grad(jax.grad(along))(0.0), second, rtol=1e-4)
+    with_slopes = jax.jit(lambda step: (along(step), jax.grad(along)(step), jax.grad(jax.grad(along))(step)))
+    (above, *_), (value, first, second), (below, *_) = (with_slopes(step) for step in (h, 0.0, -h))
+    np.testing.assert_allclose(first, (above - below) / (2.0 * h), rtol=1e-7)
+    np.testing.assert_allclose(second, (above - 2.0 * value + below) / h**2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layers", [[Dense(1.3), Relu()], [Dense(1.3, 0.4), TANH], [Dense(1.3, 0.4), Gelu()]])
@@ -165,9 +174,10 @@ def test_more_points_are_nearer():
     assert all(later < earlier / 10.0 for earlier, later in itertools.pairwise(errors))
 
 
-@pytest.mark.parametrize(
-    "name", ["dense", "dense residual of means", "conv strides", "conv valid", "pool", "conv residual"]
-)
+FINITE = ["dense", "dense residual of means", "conv strides", "conv valid", "pool", "conv residual"]
+
+
+@pytest.mark.parametrize("name", mostly_slow(FINITE, "dense residual of means", "conv strides"))
 def test_wide_finite_networks(name):
     """The covariance of the units of networks of width 128, to five standard errors and what the width leaves (a few parts in
     128)."""
@@ -188,7 +198,7 @@ def test_wide_finite_networks(name):
     assert (samples.std(0) / math.sqrt(num) < 0.1 * np.abs(expected).max()).all()
 
 
-@pytest.mark.parametrize("name", ["dense", "dense residual of means", "conv strides", "pool"])
+@pytest.mark.parametrize("name", mostly_slow(["dense", "dense residual of means", "conv strides", "pool"], "pool"))
 def test_tangent_kernels_of_wide_finite_networks(name):
     """The products of the gradients of one output in all weights, with the tolerance of the law above."""
     width, num, X = 96, 24, some_inputs(name, 3)
