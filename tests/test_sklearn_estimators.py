@@ -199,6 +199,7 @@ def test_a_stream_goes_on_from_a_fit():
         quick(max_exact=50).fit(*first).partial_fit(*second)
 
 
+@pytest.mark.slow  # by default tests/tabular/test_predictors.py has a stream of classes
 def test_a_stream_of_classes():
     X, y = flowers(200)
     model = quick(GPClassifier, max_iter=30)
