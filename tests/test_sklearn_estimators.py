@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.sklearn import GPClassifier, GPRegressor
 from mercer.tabular.regression import Stream
 
@@ -166,7 +167,7 @@ def test_a_polars_frame_teaches_names():
     assert np.array_equal(model.predict(pl.DataFrame({"x": X[:, 0]})), quick().fit(X, y).predict(X))
 
 
-@pytest.mark.parametrize("estimator", [GPRegressor, GPClassifier])
+@pytest.mark.parametrize("estimator", mostly_slow([GPRegressor, GPClassifier], GPClassifier))
 def test_a_weight_is_a_number_of_copies(estimator):
     X, y = sine(40)
     y = y if estimator is GPRegressor else y > 5.0
@@ -177,7 +178,7 @@ def test_a_weight_is_a_number_of_copies(estimator):
     assert np.allclose(getattr(weighted, predict)(X), getattr(copied, predict)(X), rtol=1e-10)
 
 
-@pytest.mark.parametrize("max_exact", [0, 2000])
+@pytest.mark.parametrize("max_exact", mostly_slow([0, 2000], 0))
 def test_a_stream_adds_rows(max_exact):
     X, y = sine(120)
     options = {"max_exact": max_exact, "num_inducing": 30}
@@ -198,6 +199,7 @@ def test_a_stream_goes_on_from_a_fit():
         quick(max_exact=50).fit(*first).partial_fit(*second)
 
 
+@pytest.mark.slow  # by default tests/tabular/test_predictors.py has a stream of classes
 def test_a_stream_of_classes():
     X, y = flowers(200)
     model = quick(GPClassifier, max_iter=30)

@@ -30,7 +30,7 @@ def covariance(values, others):
     return products.mean(0), products.std(0) / NUM**0.5
 
 
-@pytest.mark.parametrize("name", mostly_slow(PAIRS, "product", "PerTerm"))
+@pytest.mark.parametrize("name", mostly_slow(PAIRS, "PerTerm"))
 def test_moments_of_the_prior(name):
     inducing, kernel, X = PAIRS[name]
 

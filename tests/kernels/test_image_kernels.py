@@ -242,6 +242,7 @@ def test_sparse_posterior_of_patches():
     np.testing.assert_allclose(paths, jnp.broadcast_to(mean, paths.shape), atol=5 * 0.1 / kernel.num_patches**0.5)
 
 
+@pytest.mark.slow
 def test_classes_of_tiny_images_are_learnt():
     """Images with a bright pixel, a bar across or a bar down, anywhere; the function on patches does not ask where."""
     shapes = [np.eye(3)[1][:, None] * np.eye(3)[1], np.tile(np.eye(3)[1][:, None], 3), np.tile(np.eye(3)[1], (3, 1))]

@@ -56,7 +56,8 @@ class Problem:
         noise = np.broadcast_to(np.asarray(noise(X)) if callable(noise) else noise, Y.shape)
         seen = ~np.isnan(Y[:, p])
         self.X, self.residual, self.noise = X[seen], Y[seen, p] - BIAS[p], noise[seen, p]
-        self.Kuu, self.Kuf, self.Kff = (np.asarray(KERNEL(*a)) for a in ((Z,), (Z, self.X), (self.X,)))
+        Kuu, Kuf, Kff = (np.asarray(KERNEL(*a)) for a in ((Z,), (Z, X), (X,)))  # of all rows: compiled once
+        self.Kuu, self.Kuf, self.Kff = Kuu, Kuf[:, seen], Kff[np.ix_(seen, seen)]
         self.Qff = self.Kuf.T @ np.linalg.solve(self.Kuu, self.Kuf)
 
     def lower(self):

@@ -69,9 +69,7 @@ def test_sparse_posteriors(both_ways, name):
     assert_close(*both_ways(predictions, process))
 
 
-@pytest.mark.parametrize(
-    "name", mostly_slow(PROCESSES, "separate, not whitened", "mixed", "several outputs of one kernel")
-)
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "separate, not whitened", "several outputs of one kernel"))
 def test_bounds_and_their_gradients(both_ways, name):
     model = mc.Model(PROCESSES[name](), mc.likelihoods.Gaussian(0.1))
     assert_close(*both_ways(with_gradients(lambda model: mc.objectives.ELBO()(model, (X, GAPS))), model))

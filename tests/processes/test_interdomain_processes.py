@@ -57,8 +57,8 @@ def matrices(inducing, kernel, X):
         list(itertools.product(VARIABLES, KERNELS, ["Shared", "Separate"])),
         ("Multiscale", "SharedIndependent", "Shared"),
         ("Integral", "LinearCoregionalisation", "Shared"),
-        ("FourierFeatures", "IntrinsicCoregionalisation", "Shared"),
-        ("Mixed", "IntrinsicCoregionalisation", "Separate"),
+        ("Derivative", "IntrinsicCoregionalisation", "Shared"),
+        ("FourierFeatures", "LinearCoregionalisation", "Separate"),
     ),
 )
 def test_any_variables_of_one_function_serve_latent_functions(kind, name, wrapped):
@@ -207,18 +207,17 @@ Y = jnp.asarray(np.random.default_rng(3).normal(size=(8, 2)))
 QUESTIONS = [OBSERVED, X + 0.2, Derivative(X, 0), Integral(X, X + 1.0)]
 
 
-VALUES_AND_SLOPES = Mixed([Points(X), Derivative(Z, 0)])
 LINEAR = mc.means.Linear(np.ones((1, 2)), 0.3)
 
 
+@pytest.mark.slow  # by default tests/inducing/test_interdomain.py goes through a mixture
 @pytest.mark.parametrize(
     ("mean", "observed", "questions"),
     [
-        (LINEAR, VALUES_AND_SLOPES, [VALUES_AND_SLOPES]),
-        pytest.param(LINEAR, OBSERVED, QUESTIONS[:1], marks=pytest.mark.slow),
-        pytest.param(None, OBSERVED, QUESTIONS, marks=pytest.mark.slow),
+        (LINEAR, OBSERVED, QUESTIONS[:1]),
+        (None, OBSERVED, QUESTIONS),
     ],
-    ids=["values and slopes", "linear mean", "no mean, all questions"],
+    ids=["linear mean", "no mean, all questions"],
 )
 def test_sparse_through_what_was_observed_is_exact(mean, observed, questions):
     """With the observed functionals as inducing variables, the collapsed bound is the evidence, and so is the posterior."""
@@ -309,7 +308,7 @@ SUMMED = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(SUMMED, "one output", "LinearCoregionalisation"))
+@pytest.mark.parametrize("name", mostly_slow(SUMMED, "LinearCoregionalisation"))
 def test_sums_over_the_data_give_the_same_bound(name):
     prior, inducing = SUMMED[name]
     q = mc.Sparse(prior, inducing, num_outputs=3)

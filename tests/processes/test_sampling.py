@@ -103,7 +103,7 @@ def test_what_cannot_be_drawn_as_a_function_says_so():
         PROCESSES["GP"].sample_function(key=jax.random.key(0))(AT[:, 0])
 
 
-@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "GP", "Conditioned, missing"))
+@pytest.mark.parametrize("name", mostly_slow(PROCESSES, "Conditioned, missing"))
 def test_functions_pass_through_jit_and_are_saved(name, tmp_path):
     function = PROCESSES[name].sample_function(num_features=8, key=jax.random.key(5))
     values = function(AT)
