@@ -197,7 +197,7 @@ def test_correlated_latents():
     likelihood = likelihoods.CorrelatedGaussian([[0.5, 0.2], [0.2, 0.4]])
     cov = np.eye(P) * VAR[:, :, None] + 0.05
     latent = mc.Gaussian(jnp.asarray(MEAN), jnp.asarray(cov), "outputs")
-    total = cov + np.asarray(likelihood.covariance)
+    total = cov + np.asarray(likelihood.noise_covariance)
     expected = [-scipy.stats.multivariate_normal(m, S).logpdf(y) for m, S, y in zip(MEAN, total, Y, strict=True)]
     np.testing.assert_allclose(evaluate(NegativeLogPredictive(), likelihood, latent, Y), expected, rtol=1e-10)
     expected = ((Y - MEAN) ** 2 + VAR + 0.05).sum(1)
