@@ -24,10 +24,13 @@ def borrowed(tree):
     """Private names that are imported from mercer, or are attributes of something else than `self`, `cls` and `super()`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mercer"):
-            yield from (a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__"))
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            if ast.unparse(node.value) not in ("self", "cls", "super()"):
-                yield node.attr
+            yield from (alias.name for alias in node.names if is_private(alias.name))
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "cls", "super()"):
+            yield from filter(is_private, [node.attr])
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
 
 
 def test_no_private_name_is_used_across_modules():
