@@ -95,6 +95,7 @@ def test_a_tempered_process_in_all_layouts(layout):
     np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_functions_drawn_from_a_tempered_process():
     process = mc.processes.Tempered(PROCESSES["GP"](2), [4.0, 0.25])
     draws = np.stack([process.sample_function(64, key=k)(NEW) for k in jax.random.split(jax.random.key(0), 400)])

@@ -74,6 +74,7 @@ def test_a_posterior_as_regulariser():
     assert (at_Z.cov < 0.9 * result.inducing.kernel.variance).all()
 
 
+@pytest.mark.slow
 def test_an_own_start_and_a_share_for_validation():
     result = learn(variational=lambda kernel, Z, X, noise: 0.5 * kernel, validation=0.25, steps=5)
     assert isinstance(result.untempered.posterior.kernel, kernels.Scaled)

@@ -189,6 +189,7 @@ def test_a_stream_adds_rows(max_exact):
         assert np.allclose(values, those[:, 0], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_from_a_fit():
     X, y = sine(120)
     first, second = (X[:60], y[:60], np.full(60, 2.0)), (X[60:], y[60:])
@@ -276,6 +277,7 @@ def test_wrong_data_are_named():
         GPRegressor().log_density(X, y)
 
 
+@pytest.mark.slow
 def test_pipeline_and_grid_search():
     X, y = sine(40)
     kernels = [mc.kernels.RBF(), mc.kernels.Linear()]

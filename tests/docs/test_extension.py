@@ -44,6 +44,7 @@ def test_increments_of_brownian_motion_are_independent():
     assert isinstance(Kuu(VARIABLES, mc.kernels.RBF()), Dense)
 
 
+@pytest.mark.slow
 def test_short_increments_are_slopes():
     """(f(t) - f(t - h)) / h tends to the derivative in the middle, with an error of order h^2."""
     kernel, h = mc.kernels.RBF(0.8), 1e-3

@@ -136,6 +136,7 @@ def all_values(kernel, Z, X):
     return kernel(X), kernel(X, 0.9 * X[:3]), kernel.diag(X), cross, kernel.draw(16, 2, key=KEY)(X)
 
 
+@pytest.mark.slow
 def test_blocks_change_neither_values_nor_derivatives(monkeypatch):
     kernel = convolutional("weighted mean")
     X, Z = some_images(kernel), RNG.uniform(size=(20, kernel.patch_dim))

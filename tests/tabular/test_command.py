@@ -116,6 +116,7 @@ def test_from_a_table_to_predictions(run, folder):
     assert (wide["upper"] > narrow["upper"]).all()
 
 
+@pytest.mark.slow
 def test_quiet_classes_and_options(run, folder):
     DATA.with_columns(price=pl.when(pl.col("price") > 50.0).then(pl.lit("high")).otherwise(pl.lit("low"))).write_csv(
         "c.csv"

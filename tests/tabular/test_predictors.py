@@ -171,6 +171,7 @@ class TestClassification:
         assert np.mean(p.argmax(axis=1) == labels) > 0.85
         np.testing.assert_allclose(classifier.log_density(NEW, labels), np.log(p[np.arange(20), labels.astype(int)]))
 
+    @pytest.mark.slow
     def test_three_classes(self):
         y = np.digitize(Y[:, 0], [0.3, 1.2]).astype(float)
         model = classification(X[:100], y[:100], 3, settings=QUICK)
@@ -250,6 +251,7 @@ def test_an_evaluation_predicts_once(exact):
     assert model.times == baseline.times == 1
 
 
+@pytest.mark.slow
 def test_nearly_singular_points_are_left_out():
     """One column of integers has a lengthscale at which distances between rows that agree in it are rounding errors."""
     X = np.random.default_rng(0).integers(0, 4, (150, 6)).astype(float) - 1.7
