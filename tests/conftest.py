@@ -52,7 +52,7 @@ if version("jaxlib").startswith("0.10."):  # later ones know no such flag, and s
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS]).strip()
 
 settings.register_profile("all", deadline=None, max_examples=25, derandomize=True)
-settings.register_profile("some", settings.get_profile("all"), max_examples=10)
+settings.register_profile("some", settings.get_profile("all"), max_examples=6)
 
 
 def pytest_configure(config):

@@ -104,6 +104,7 @@ def test_functions_drawn_from_a_tempered_process():
     np.testing.assert_allclose(draws.var(0), var, rtol=0.4)
 
 
+@pytest.mark.slow
 def test_conformal_coverage():
     """Over many calibration sets the coverage is between level and level + 1 / (n + 1), here with a model that is wrong."""
     model = mc.Model(mc.GP(kernels.Constant(1e-3)), likelihoods.Gaussian(1.0))

@@ -287,6 +287,7 @@ def test_pipeline_and_grid_search():
     assert search.predict(X).shape == (40,)
 
 
+@pytest.mark.slow
 def test_cross_validation_in_processes(monkeypatch):
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # as here, see conftest.py
     X, y = sine(40)

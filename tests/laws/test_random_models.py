@@ -119,6 +119,7 @@ def check(seed, folder):
 @pytest.mark.parametrize(
     "seed", [seed if seed < 1 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(NUM)]
 )
+@pytest.mark.slow
 def test_a_random_model_trains_and_resumes(seed, tmp_path):
     check(seed, tmp_path)
 

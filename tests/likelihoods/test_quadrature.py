@@ -233,6 +233,7 @@ class Network(ml.ScalarLikelihood):
         raise NotImplementedError
 
 
+@pytest.mark.slow
 def test_a_likelihood_with_many_numbers_has_its_derivative():
     """In closed form: E (y - f)^2 = (y - mean)^2 + var. Few nodes, more nodes, and the log of an expectation."""
     rng = np.random.default_rng(0)
