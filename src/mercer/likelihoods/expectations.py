@@ -171,13 +171,13 @@ def probability_above(
     classes would leave the processor's cache; so derivatives come from a second pass.
     """
 
-    def with_nodes(wide, derivatives, sd, centres, scales):
-        if wide:
+    def with_nodes(number, derivatives, sd, centres, scales):
+        if number is None:
             z, weights = jax.lax.optimization_barrier(
                 nodes.between_steps(*jax.lax.stop_gradient((sd, centres, scales)))
             )
         else:
-            z, weights = nodes.uniform(sd, num_points, nodes.short_reach(num_points))
+            z, weights = nodes.uniform(sd, number, nodes.short_reach(number))
         f = sd * z
 
         def below(product, variable):
@@ -195,9 +195,10 @@ def probability_above(
 
         return nodes.total(shares), *jax.lax.map(slopes, (centres, scales))
 
-    def switch(derivatives, enough, *arguments):
-        branches = [functools.partial(with_nodes, wide, derivatives) for wide in (True, False)]
-        return jax.lax.switch(enough.astype(int), branches, *arguments)
+    numbers = (num_points, 2 * num_points, 4 * num_points, 7 * num_points, None)  # of nodes: the first that is enough
+
+    def switch(derivatives, which, *arguments):
+        return jax.lax.switch(which, [functools.partial(with_nodes, n, derivatives) for n in numbers], *arguments)
 
     integral = jax.custom_jvp(functools.partial(switch, False))
 
@@ -210,8 +211,9 @@ def probability_above(
         return value, jnp.sum(slope_z * d_sd - slope * d_centres - by_scale * d_scales, axis=0)
 
     sd = standard_deviation(var)
-    enough = nodes.few_are_enough(jnp.zeros_like(sd), sd, list(zip(centres, 1.7 * scales, strict=True)), num_points)
-    return integral(enough, sd, centres, scales)
+    steps = list(zip(centres, 1.7 * scales, strict=True))
+    enough = [n is None or nodes.few_are_enough(jnp.zeros_like(sd), sd, steps, n) for n in numbers]
+    return integral(jnp.argmax(jnp.stack(enough)), sd, centres, scales)
 
 
 def log_expectation(
