@@ -42,6 +42,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("kernels", "
 import likelihood_cases
 from kernel_instances import KERNELS
 from multioutput_instances import MULTIOUTPUT
+from zonal_instances import ZONAL
 
 io.register(likelihood_cases.noise)
 
@@ -104,6 +105,7 @@ INDUCING = [
     mc.inducing.Integral([[0.0], [1.0]], [[0.5], [3.0]]),
     mc.inducing.Multiscale(X, 0.3),
     mc.inducing.FourierFeatures(-1.0, [4.0, 5.0], (3, 2)),
+    mc.inducing.SphericalHarmonics(4, (0, 2, 1), 6),
 ]
 DIVERGENCES = [
     mc.divergences.KL(),
@@ -157,12 +159,18 @@ def functions():
     terms = mc.inducing.PerTerm([points, fourier])
     sparse = mc.Sparse(mc.GP(mc.kernels.RBF() + mc.kernels.Matern32()), terms)
     draws += [process.sample_function(3, key=key) for process in (prior, sparse, mc.processes.Tempered(prior, 0.5))]
-    return modules_in(draws)
+    zonal = mc.kernels.SphericalMatern32(0.7)
+    for kernel in (zonal, mc.kernels.Homogeneous(zonal)):
+        draws.append(kernel.draw(20, key=key))
+    sphere = mc.Sparse(mc.GP(zonal), mc.inducing.SphericalHarmonics(3, 2))
+    return modules_in([*draws, sphere.sample_function(20, key=key)])
 
 
 VALUES = [
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
+    *ZONAL.values(),
+    mc.harmonics.SphericalHarmonics(4, 3, 10),
     mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"]),
     mc.kernels.Convolutional(mc.kernels.RBF(0.7), (4, 3, 2), (2, 2), "mean", np.linspace(0.5, 1.0, 6)),
     mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (4, 3), (2, 2)),

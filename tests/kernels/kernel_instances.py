@@ -45,6 +45,8 @@ KERNELS: dict[str, kernels.Kernel] = {
         for order in (0, 1, 2)
         for depth in (1, 2, 3)
     },
+    "Homogeneous": kernels.Homogeneous(kernels.SphericalMatern52(0.8, 1.2), ARD, 0.6),
+    "Homogeneous heat": kernels.Homogeneous(kernels.HeatKernel(0.6, 1.1, truncation=12), 0.4, 0.9, degree=0),
     "Constant": kernels.Constant(0.3),
     "White": kernels.White(0.2),
     "ChangePoints": kernels.ChangePoints(
@@ -76,7 +78,7 @@ WITHOUT_FEATURES = {
 }
 # Kernels that another one of the list stands for, where time is short: of the same class, or made of the same parts.
 ALIKE = {
-    *("RBF", "Periodic", "Linear", "Polynomial", "ArcCosine", "NNGP", "NNGP relu", "Sum"),
+    *("RBF", "Periodic", "Linear", "Polynomial", "ArcCosine", "NNGP", "NNGP relu", "Sum", "Homogeneous heat"),
     *(f"ArcCosine order {order} depth {depth}" for order, depth in ((0, 1), (0, 3), (1, 2), (1, 3), (2, 1), (2, 2))),
 }
 DISTINCT = [name for name in KERNELS if name not in ALIKE]

@@ -10,8 +10,9 @@ from mercer.covariances import multiscale as _multiscale  # noqa: F401
 from mercer.covariances import patches as _patches  # noqa: F401
 from mercer.covariances import per_term as _per_term  # noqa: F401
 from mercer.covariances import points as _points  # noqa: F401
+from mercer.covariances import spherical as _spherical  # noqa: F401
 from mercer.covariances import weighted as _weighted  # noqa: F401
-from mercer.covariances.dispatch import Kuf, Kuu, Kuv, has_fixed_features, size
+from mercer.covariances.dispatch import Kuf, Kuu, Kuv, feature_parameters, has_fixed_features, size
 from mercer.covariances.draws import draw_jointly
 
-__all__ = ["Kuf", "Kuu", "Kuv", "draw_jointly", "has_fixed_features", "size"]
+__all__ = ["Kuf", "Kuu", "Kuv", "draw_jointly", "feature_parameters", "has_fixed_features", "size"]

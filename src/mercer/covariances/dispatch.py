@@ -49,12 +49,19 @@ def size(inducing: Any, kernel: Any) -> int:
 
 @_dispatch
 def has_fixed_features(inducing: Any, kernel: Any) -> bool:
-    """Whether `Kuf` has no parameters, and the kernel has the same variance everywhere."""
+    """Whether `Kuf` has no parameters, nor the ratio of the kernel's variances at two inputs."""
     if getattr(inducing, "fixed", False):
         kind = type(inducing).__name__
         warnings.warn(f"{kind}.fixed: add a method to mercer.covariances.has_fixed_features", DeprecationWarning, 2)
         return True
     return False
+
+
+@_dispatch
+def feature_parameters(inducing: Any, kernel: Any) -> Any:
+    """The parameters that `Kuf`, and the ratio of the kernel's variances at two inputs, depend on; None where it is all of
+    them."""
+    return () if has_fixed_features(inducing, kernel) else None
 
 
 @_dispatch

@@ -12,6 +12,7 @@ from mercer.inducing.patches import Patches, random_patches
 from mercer.inducing.per_term import PerTerm
 from mercer.inducing.points import Points
 from mercer.inducing.selection import greedy_indices, greedy_variance, kmeans, random_subset
+from mercer.inducing.spherical import SphericalHarmonics
 from mercer.inducing.weighted import Weighted
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Points",
     "Multiscale",
     "FourierFeatures",
+    "SphericalHarmonics",
     "Derivative",
     "Integral",
     "Weighted",

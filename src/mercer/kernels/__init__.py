@@ -5,8 +5,9 @@ from mercer.kernels.additive import Additive
 from mercer.kernels.base import Draw, Features, Kernel, Map, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
-from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
+from mercer.kernels.dot_product import Linear, Polynomial
 from mercer.kernels.feature_map import FeatureMap
+from mercer.kernels.homogeneous import ArcCosine, Homogeneous
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.multioutput import (
     Coregionalisation,
@@ -29,6 +30,19 @@ from mercer.kernels.variational import (
     KernelisedSVGP,
     SparsePosterior,
     Tempered,
+)
+from mercer.kernels.zonal import (
+    HeatKernel,
+    IntrinsicMatern,
+    PoissonKernel,
+    PolynomialDecay,
+    SphericalArcCosine,
+    SphericalMatern12,
+    SphericalMatern32,
+    SphericalMatern52,
+    SphericalNTK,
+    SphericalRBF,
+    Zonal,
 )
 
 __all__ = [
@@ -53,6 +67,18 @@ __all__ = [
     "Linear",
     "Polynomial",
     "ArcCosine",
+    "Homogeneous",
+    "Zonal",
+    "SphericalRBF",
+    "SphericalMatern12",
+    "SphericalMatern32",
+    "SphericalMatern52",
+    "IntrinsicMatern",
+    "HeatKernel",
+    "SphericalArcCosine",
+    "SphericalNTK",
+    "PoissonKernel",
+    "PolynomialDecay",
     "Constant",
     "White",
     "ChangePoints",

@@ -17,8 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
 from mercer.deprecation import key_by_name
+from mercer.harmonics.funk_hecke import funk_hecke
 from mercer.linalg.products import matmul
-from mercer.parameters import Module, as_parameter, cast, constant, param, positive
+from mercer.parameters import Module, as_parameter, cast, constant, dtype_of, param, positive
 from mercer.validation import AnyArray, OneOrMany
 
 Features = Callable[[Float[Array, "N D"]], Float[Array, "N F"]]
@@ -162,15 +163,55 @@ class Kernel(Module):
         """
         return next(filter(None, (part.rough_part(dim) for part in self.parts())), None)
 
+    def shape(self, t: Float[Array, "..."]) -> Float[Array, "..."]:
+        """kappa(t) of a zonal kernel, which is a function of the dot product t of two unit vectors alone."""
+        raise ValueError(
+            f"{type(self).__name__} is not a zonal kernel, a function of the angle of two unit vectors alone"
+        )
+
+    def shape_on(self, dimension: int, t: Float[Array, "..."]) -> Float[Array, "..."]:
+        """kappa(t) on the sphere in R^d, where it may differ with the dimension; also of the zonal kernel that this one
+        extends."""
+        return self.shape(t)
+
+    def eigenvalues(self, dimension: int, levels: int) -> Float[Array, " levels"]:
+        """lambda_n of a zonal kernel on the sphere in R^d, or of the zonal kernel that this one extends, for degrees 0 to
+        levels - 1.
+
+        k(x, x') = sum_n lambda_n sum_j phi_nj(x) phi_nj(x'), with harmonics that are orthonormal under the uniform
+        probability measure: the sum of lambda_n `num_harmonics(dimension, n)` is kappa(1).
+        """
+        return funk_hecke(lambda t: self.shape_on(dimension, t), dimension, levels, dtype_of(self))
+
+    def vanishing(self, dimension: int, levels: int) -> np.ndarray:
+        """Which of the first eigenvalues are 0 whatever the parameters, [levels]."""
+        return np.zeros(levels, bool)
+
+    def on_sphere(self, X: Float[Array, "N D"]) -> tuple[Float[Array, "N d"], Float[Array, " N"] | None]:
+        """Unit vectors u and factors s with k(x, x') = s s' kappa(u . u'); factors that are all 1 are None."""
+        self.shape_on(X.shape[1], jnp.ones(1, X.dtype))
+        return X, None
+
+    def sphere_parameters(self) -> tuple[Array, ...]:
+        """The parameters that `on_sphere` depends on."""
+        return ()
+
+    def check_inputs(self, X: Float[Array, "N D"]) -> None:
+        """Refuses inputs at which the kernel is not defined. Called before anything is compiled."""
+
     def terms(self, columns: tuple[int, ...]) -> list[Term]:
         """The kernel of the given columns, as a sum of products of kernels that are neither."""
         return [Term(((self, columns),))]
 
     @key_by_name
     def draw(self, num_features: int, num_outputs: int = 1, *, key: PRNGKeyArray) -> Draw:
-        """`num_outputs` independent functions with this kernel, drawn as sums of random features."""
+        """`num_outputs` independent functions with this kernel, drawn as sums of features."""
+        return Draw(self._drawn(key, num_features, num_outputs))
+
+    def _drawn(self, key: PRNGKeyArray, num_features: int, num_outputs: int) -> Map:
+        """By random features; a kernel whose own expansion is known says it here."""
         self._check_features()
-        return Draw(SumOfFeatures(self, key, num_features, num_outputs))
+        return SumOfFeatures(self, key, num_features, num_outputs)
 
     def __call__(self, X: Float[AnyArray, "N D"], X2: Float[AnyArray, "N2 D"] | None = None) -> Float[Array, "N N2"]:
         """The matrix of k(x, x'), [N, N2]; with X2 left out, [N, N]."""
@@ -178,11 +219,14 @@ class Kernel(Module):
         if X2 is not None:
             X2 = validation.inputs(X2, "X2")
             validation.same_columns(X, X2)
+            self.check_inputs(X2)
+        self.check_inputs(X)
         return cast(self, X.dtype)._matrix(X, X2)
 
     def diag(self, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
         """The variances k(x, x), [N]."""
         X = validation.inputs(X)
+        self.check_inputs(X)
         return cast(self, X.dtype)._diagonal(X)
 
     def _check_ranks(self, **ranks: int) -> None:
@@ -233,6 +277,20 @@ class _Combination(Kernel):
         parts = (kernel.kernels if isinstance(kernel, kind) else (kernel,) for kernel in kernels)
         self.kernels = tuple(itertools.chain(*parts))
 
+    def check_inputs(self, X):
+        for kernel in self.kernels:
+            kernel.check_inputs(X)
+
+    def on_sphere(self, X):
+        for kernel in self.kernels:
+            units, scale = kernel.on_sphere(X)
+            if units is not X or scale is not None:
+                raise ValueError(
+                    f"{type(self).__name__} is not zonal, as {type(kernel).__name__} is on another sphere: "
+                    "combine zonal kernels, inside of Homogeneous or .on(dims) where there is one"
+                )
+        return X, None
+
     def columns(self, dimension):
         return set().union(*(kernel.columns(dimension) for kernel in self.kernels))
 
@@ -245,6 +303,15 @@ class Sum(_Combination):
 
     def _diagonal(self, X):
         return sum(kernel._diagonal(X) for kernel in self.kernels)
+
+    def shape_on(self, dimension, t):
+        return sum(kernel.shape_on(dimension, t) for kernel in self.kernels)
+
+    def eigenvalues(self, dimension, levels):
+        return sum(kernel.eigenvalues(dimension, levels) for kernel in self.kernels)
+
+    def vanishing(self, dimension, levels):
+        return np.all([kernel.vanishing(dimension, levels) for kernel in self.kernels], axis=0)
 
     def terms(self, columns):
         return [term for kernel in self.kernels for term in kernel.terms(columns)]
@@ -265,6 +332,9 @@ class Product(_Combination):
 
     def _diagonal(self, X):
         return _product(kernel._diagonal(X) for kernel in self.kernels)
+
+    def shape_on(self, dimension, t):
+        return _product(kernel.shape_on(dimension, t) for kernel in self.kernels)
 
     def terms(self, columns):
         chosen = itertools.product(*(kernel.terms(columns) for kernel in self.kernels))
@@ -303,6 +373,24 @@ class Scaled(Kernel):
     def columns(self, dimension):
         return self.kernel.columns(dimension)
 
+    def check_inputs(self, X):
+        self.kernel.check_inputs(X)
+
+    def shape_on(self, dimension, t):
+        return self.scale * self.kernel.shape_on(dimension, t)
+
+    def eigenvalues(self, dimension, levels):
+        return self.scale * self.kernel.eigenvalues(dimension, levels)
+
+    def vanishing(self, dimension, levels):
+        return self.kernel.vanishing(dimension, levels)
+
+    def on_sphere(self, X):
+        return self.kernel.on_sphere(X)
+
+    def sphere_parameters(self):
+        return self.kernel.sphere_parameters()
+
     def terms(self, columns):
         return [Term(term.factors, self.scale * term.scale) for term in self.kernel.terms(columns)]
 
@@ -332,6 +420,24 @@ class OnDimensions(Kernel):
 
     def _diagonal(self, X):
         return self.kernel._diagonal(self._columns(X))
+
+    def check_inputs(self, X):
+        self.kernel.check_inputs(self._columns(X))
+
+    def shape_on(self, dimension, t):
+        return self.kernel.shape_on(dimension, t)
+
+    def eigenvalues(self, dimension, levels):
+        return self.kernel.eigenvalues(dimension, levels)
+
+    def vanishing(self, dimension, levels):
+        return self.kernel.vanishing(dimension, levels)
+
+    def on_sphere(self, X):
+        return self.kernel.on_sphere(self._columns(X))
+
+    def sphere_parameters(self):
+        return self.kernel.sphere_parameters()
 
     def columns(self, dimension):
         return {self.dims[d] for d in self.kernel.columns(len(self.dims))}

@@ -37,6 +37,9 @@ class MultioutputKernel(Module):
         """How the outputs come from latent functions, where they are a mixture of these at each input."""
         raise ValueError(f"{type(self).__name__} is not a mixture of latent functions")
 
+    def check_inputs(self, X: Float[Array, "N D"]) -> None:
+        """Refuses inputs at which the kernel is not defined. Called before anything is compiled."""
+
     @abc.abstractmethod
     def _full(self, X: Float[Array, "N D"], X2: Float[Array, "N2 D"] | None) -> Float[Array, "N P N2 P"]:
         """The covariance of all outputs at X with all at X2; X2 = None stands for X itself."""
@@ -107,6 +110,10 @@ class LatentKernel(MultioutputKernel):
     def num_latents(self) -> int:
         """L."""
         return self.latent.num_outputs
+
+    def check_inputs(self, X):
+        for kernel in self.latent.parts:
+            kernel.check_inputs(X)
 
 
 class Independent(LatentKernel):
@@ -317,6 +324,9 @@ class OutputIndexed(Kernel):
                     f"OutputIndexed: the last column of X expects the number of an output, 0 to {P - 1}, got {column[wrong][0]:g}"
                 )
         return X[:, :-1], jnp.clip(jnp.round(X[:, -1]), 0, P - 1).astype(int)
+
+    def check_inputs(self, X):
+        self.kernel.check_inputs(self.split(X)[0])
 
     def mixing(self, X: Any) -> Mixing:
         """The row of W that belongs to each input's output, and the inputs without it."""

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from mercer.kernels.base import Kernel
@@ -21,6 +22,12 @@ class Constant(Kernel):
 
     def _diagonal(self, X):
         return jnp.full(len(X), self.variance)
+
+    def shape(self, t):
+        return jnp.full_like(t, self.variance)
+
+    def vanishing(self, dimension, levels):
+        return np.arange(levels) > 0
 
     def columns(self, dimension):
         return set()

@@ -140,7 +140,7 @@ class Matern32(_Matern):
     degrees_of_freedom = 3.0
 
     def of_squared_distance(self, r2):
-        return self.variance * _matern32(3.0 * r2)
+        return self.variance * matern32(3.0 * r2)
 
 
 class Matern52(_Matern):
@@ -149,33 +149,33 @@ class Matern52(_Matern):
     degrees_of_freedom = 5.0
 
     def of_squared_distance(self, r2):
-        return self.variance * _matern52(5.0 * r2)
+        return self.variance * matern52(5.0 * r2)
 
 
 # As functions of a^2 these have derivatives without a division by a, so that the second derivatives of the kernel, the
 # covariances of the process's own derivative, are right at coincident points, too.
 @jax.custom_jvp
-def _matern32(a2):
+def matern32(a2):
     a = safe_sqrt(a2)
     return (1.0 + a) * jnp.exp(-a)
 
 
-@_matern32.defjvp
+@matern32.defjvp
 def _matern32_jvp(primals, tangents):
     (a2,), (da2,) = primals, tangents
-    return _matern32(a2), -0.5 * jnp.exp(-safe_sqrt(a2)) * da2
+    return matern32(a2), -0.5 * jnp.exp(-safe_sqrt(a2)) * da2
 
 
 @jax.custom_jvp
-def _matern52(a2):
+def matern52(a2):
     a = safe_sqrt(a2)
     return (1.0 + a + a2 / 3.0) * jnp.exp(-a)
 
 
-@_matern52.defjvp
+@matern52.defjvp
 def _matern52_jvp(primals, tangents):
     (a2,), (da2,) = primals, tangents
-    return _matern52(a2), -_matern32(a2) / 6.0 * da2
+    return matern52(a2), -matern32(a2) / 6.0 * da2
 
 
 class RationalQuadratic(Stationary):

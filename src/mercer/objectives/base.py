@@ -5,6 +5,7 @@ between data sets, and unbiased under minibatching.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -177,6 +178,10 @@ class Objective(Module):
     def prepare(self, model: Any, batch: Batch) -> Batch:
         """The checked data as the steps of training see them, such as sums over them that no parameter changes."""
         return batch
+
+    def prepare_for(self, model: Any, batch: Batch, held: Sequence[Any]) -> Batch:
+        """The same for a run in which some arrays of the model, `held`, stay as they are."""
+        return self.prepare(model, batch)
 
     def finish(self, model: Any, batch: Batch) -> Any:
         """The model as `fit` gives it back, such as with the best posterior: by default as training left it."""

@@ -10,6 +10,7 @@ Independent outputs have such a bound each, in which those that share a kernel s
 of N P observations and L M variables, between whose L groups q(v) is independent.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mercer.covariances import Kuu, has_fixed_features
+from mercer.covariances import Kuu, feature_parameters
 from mercer.covariances.functionals import cross_covariance, prior_variance
 from mercer.inducing import InducingVariables, Shared
 from mercer.likelihoods import Gaussian
@@ -98,7 +99,9 @@ class CollapsedELBO(Objective):
     """Minus Titsias' bound, per datum, for a Model of a `Sparse` and a Gaussian likelihood. q(u) plays no part in it.
 
     `fit` leaves the model with the best q(u); `posterior` gives that, too. Inducing variables whose Kuf has no parameters
-    (`mercer.inducing.FourierFeatures`) are summed over the data once; a step then costs the same for any number of data.
+    that move (`mercer.inducing.FourierFeatures`, `SphericalHarmonics`) are summed over the data once; a step then costs the
+    same for any number of data. The features of a homogeneous kernel depend on its weight and bias variances: hold these
+    still.
     """
 
     minibatched = False
@@ -111,7 +114,10 @@ class CollapsedELBO(Objective):
         return super().checked(model, data)
 
     def prepare(self, model, batch):
-        return summed(model, batch) if _sums_suffice(model, batch) else batch
+        return self.prepare_for(model, batch, ())
+
+    def prepare_for(self, model, batch, held):
+        return summed(model, batch) if _sums_suffice(model, batch, held) else batch
 
     def _value(self, model, batch, key):
         return -_bound(model, batch) / batch.num_data
@@ -124,7 +130,7 @@ class CollapsedELBO(Objective):
         weights: Float[AnyArray, " N"] | None = None,
     ) -> Float[Array, ""]:
         """The lower bound on log p(Y), in nats over all the data. A row counts as often as its weight says, here and below."""
-        return self._of(_bound, model, self.prepare(model, self.checked(model, (X, Y, weights))))
+        return self._of(_bound, model, self._once(model, self.checked(model, (X, Y, weights))))
 
     def upper_bound(
         self,
@@ -144,7 +150,11 @@ class CollapsedELBO(Objective):
         weights: Float[AnyArray, " N"] | None = None,
     ) -> Sparse:
         """The sparse posterior with the best q(u)."""
-        return self._of(_optimum, model, self.prepare(model, self.checked(model, (X, Y, weights))))
+        return self._of(_optimum, model, self._once(model, self.checked(model, (X, Y, weights))))
+
+    def _once(self, model: Model, batch: Batch) -> Batch:
+        """The data prepared for a model that does not change."""
+        return self.prepare_for(model, batch, jax.tree.leaves(model))
 
     def finish(self, model, batch):
         return Model(self._of(_optimum, model, batch), model.likelihood)
@@ -171,13 +181,17 @@ def _raise(model: Model, batch: Batch) -> NoReturn:
     )
 
 
-def _sums_suffice(model: Model, batch: Batch) -> bool:
-    """Whether the bound depends on the data through sums that no parameter changes."""
+def _sums_suffice(model: Model, batch: Batch, held: Sequence[Any]) -> bool:
+    """Whether the bound depends on the data through sums that no parameter changes, but for those that are held still."""
     posterior, structure = model.posterior, model.posterior.structure
-    structured = not structure.indexed and (structure.independent or isinstance(posterior.inducing, Shared))
+    parameters = [feature_parameters(*pair) for pair in structure.pairs]
+    still = {id(leaf) for leaf in held}
+    fixed = all(of is not None and all(id(leaf) in still for leaf in jax.tree.leaves(of)) for of in parameters)
+    shared = isinstance(posterior.inducing, Shared) and not jax.tree.leaves(parameters)
+    structured = not structure.indexed and (structure.independent or shared)
     plain = isinstance(posterior.prior.mean, Zero) and model.likelihood.variance is not None
     usual = batch.inputs is not None and batch.complete and all_concrete(batch)
-    return structured and plain and usual and all(has_fixed_features(*pair) for pair in structure.pairs)
+    return structured and plain and usual and fixed
 
 
 @eqx.filter_jit

@@ -1,4 +1,4 @@
-"""Sums over data for inducing variables whose covariance with the function, Kuf, has no parameters.
+"""Sums over data for inducing variables whose covariance with the function, Kuf, has no parameters that move.
 
 Variational Fourier features are of this kind (Hensman, Durrande and Solin, 2017). The collapsed bound sees the data through
 Kuf Kfu, Kuf y, the sum of y^2 and the number of data only, none of which changes while the kernel is learned: one pass over
@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mercer.covariances import Kuf, Kuu, size
+from mercer.covariances import Kuf, Kuu, feature_parameters, size
 from mercer.inducing import InducingVariables
 from mercer.kernels import Kernel
 from mercer.linalg import matmul, quiet_blas, weighted_gram
 from mercer.linalg.regression import Regression
 from mercer.model import Model
 from mercer.objectives.base import Batch
-from mercer.parameters import constant
+from mercer.parameters import cast, constant
 from mercer.processes import Sparse
 from mercer.processes.latents import for_each
 
@@ -29,50 +29,62 @@ _BLOCK = 8192  # rows at a time
 
 
 class SummedBatch(Batch):
-    """A data set of which only sums are kept. X is its first input, at which the (constant) prior variance is taken."""
+    """A data set of which only sums are kept. X is its first input, of whose prior variance those of all others are fixed
+    multiples."""
 
     gram: Float[Array, "G M M"] = constant()  # Kuf Kfu, of each latent function or of all
     products: Float[Array, "G M P"] = constant()  # Kuf Y
     squares: Float[Array, " P"] = constant()  # sum of y^2
+    variances: Float[Array, " G"] = constant()  # sum of k(x, x), in units of that at X
     count: Float[Array, ""] = constant()  # the number of rows, or the sum of their weights
 
     def __init__(
-        self, X: Array, num_data: int, gram: Array, products: Array, squares: Array, count: Array | None = None
+        self,
+        X: Array,
+        num_data: int,
+        gram: Array,
+        products: Array,
+        squares: Array,
+        variances: Array | None = None,
+        count: Array | None = None,
     ):
         super().__init__(X, jnp.zeros((1, len(squares)), squares.dtype), num_data, complete=True)
         self.gram, self.products, self.squares = gram, products, squares
         self.count = jnp.asarray(num_data if count is None else count, squares.dtype)
+        self.variances = jnp.broadcast_to(self.count, len(gram)) if variances is None else variances
 
 
 def summed(model: Model, batch: Batch) -> SummedBatch:
     """The sums over a batch, in one pass."""
     pairs = model.posterior.structure.pairs
-    if all(part is pairs[0][0] for part, _ in pairs):
+    if all(part is pairs[0][0] and not jax.tree.leaves(feature_parameters(part, kernel)) for part, kernel in pairs):
         pairs = pairs[:1]  # Kuf has no parameters: one for all kernels
     weights = jnp.ones(len(batch.Y), batch.Y.dtype) if batch.weights is None else batch.weights
     data = tuple(map(np.asarray, (batch.X, batch.Y, weights)))
     with quiet_blas():
         sums = [_sums(part, kernel, *data) for part, kernel in pairs]
-    gram, products = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
+    gram, products, variances = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
     squares = jnp.sum(weights[:, None] * batch.Y**2, axis=0)
-    return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, squares, jnp.sum(weights))
+    return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, squares, variances, jnp.sum(weights))
 
 
 def _sums(
     inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     M = size(inducing, kernel)
     Kuf(inducing, kernel, jnp.asarray(np.stack([X.min(0), X.max(0)])))  # where X is checked
-    sums = jnp.zeros((M, M), X.dtype), jnp.zeros((M, Y.shape[1]), X.dtype)
+    kernel = cast(kernel, X.dtype)
+    sums = jnp.zeros((M, M), X.dtype), jnp.zeros((M, Y.shape[1]), X.dtype), jnp.zeros((), X.dtype)
     for start in range(0, len(X), _BLOCK):
         sums = _add(inducing, kernel, sums, *(array[start : start + _BLOCK] for array in (X, Y, weights)))
-    return jax.block_until_ready(sums)
+    return jax.block_until_ready((*sums[:2], sums[2] / kernel.diag(jnp.asarray(X[:1]))[0]))
 
 
 @eqx.filter_jit
 def _add(inducing, kernel, sums, X, Y, weights):
     cross = Kuf(inducing, kernel, X)
-    return sums[0] + weighted_gram(cross, weights), sums[1] + matmul(cross, weights[:, None] * Y)
+    gram, products = sums[0] + weighted_gram(cross, weights), sums[1] + matmul(cross, weights[:, None] * Y)
+    return gram, products, sums[2] + jnp.sum(weights * kernel.diag(X))
 
 
 class _Terms(NamedTuple):
@@ -116,7 +128,7 @@ def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array
         return operator.whiten(operator.whiten(gram).T), operator.whiten(products).T, pair[1].diag(batch.X)[0]
 
     whitened, b, variance = for_each(of_pair, pairs, gram, own)
-    slack = batch.count * variance - jnp.trace(whitened, axis1=1, axis2=2)
+    slack = batch.variances * variance - jnp.trace(whitened, axis1=1, axis2=2)
     regression = Regression.of(whitened / noise[:, None, None], b.reshape(P, -1) / noise[:, None])
     return _Terms(regression, 0.5 * jnp.sum(jnp.maximum(slack, 0.0) / noise))
 
@@ -139,6 +151,6 @@ def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"
     )
     variances = jnp.stack([kernel.diag(batch.X)[0] for _, kernel in pairs])
     traces = jnp.einsum("lmlm->l", whitened)
-    slack = jnp.maximum(batch.count * variances - traces, 0.0)
+    slack = jnp.maximum(batch.variances * variances - traces, 0.0)
     regression = Regression.of(gram, b.reshape(1, L * M), num_groups=L)
     return _Terms(regression, 0.5 * jnp.sum(slack * jnp.diagonal(coupling)))

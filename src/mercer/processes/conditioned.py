@@ -77,6 +77,7 @@ class Conditioned(FittedPrior):
         self.complete = validation.is_complete(self.Y) if complete is None else complete
 
     def __check_init__(self):
+        self.check_inputs(self.X)
         shape = jnp.shape(self.noise)
         if len(shape) > 2 or any(n not in (1, m) for n, m in zip(shape[::-1], self.Y.shape[::-1], strict=False)):
             raise ValueError(f"noise must be a number or broadcast to the shape {self.Y.shape} of Y, got shape {shape}")
@@ -92,6 +93,9 @@ class Conditioned(FittedPrior):
     @property
     def joint_layout(self):
         return self.prior.joint_layout
+
+    def check_inputs(self, X):
+        self.prior.check_inputs(X)
 
     @property
     def is_joint(self) -> bool:

@@ -52,6 +52,10 @@ class GP(Process):
 
         return Conditioned(self, X, Y, noise, complete)
 
+    def check_inputs(self, X):
+        if not is_functional(X):
+            self.kernel.check_inputs(X)
+
     def latents(self) -> "GP":
         """The latent functions of a multioutput kernel, a process of L independent outputs."""
         if not isinstance(self.kernel, LatentKernel):

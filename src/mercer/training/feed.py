@@ -5,6 +5,7 @@ the compiled loop holds of it, and `chunk`, what it is given for some steps.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -99,18 +100,23 @@ def _batch(rows: Rows, num_data: int) -> Batch:
 
 
 def feed_of(
-    objective: Objective, model: Any, data: Any, batch_size: int | None, seed: tuple[int, ...]
+    objective: Objective,
+    model: Any,
+    data: Any,
+    batch_size: int | None,
+    seed: tuple[int, ...],
+    held: Sequence[Any] = (),
 ) -> Whole | Streamed:
-    """The feed of a run, after all checks of the data."""
+    """The feed of a run, after all checks of the data. `held` are the arrays of the model that it does not move."""
     if isinstance(data, Source):
         return _streamed(objective, model, data, batch_size, seed)
     batch = objective.checked(model, data)
     _check_size(batch_size, batch.num_data)
     if batch_size is None or batch_size == batch.num_data:
-        return Whole(objective.prepare(model, batch), None)
+        return Whole(objective.prepare_for(model, batch, held), None)
     if is_functional(batch.X):
         raise ValueError(f"{type(batch.X).__name__} are observed together, not in minibatches: leave batch_size out")
-    return Whole(objective.prepare(model, batch), Minibatches(batch.num_data, batch_size, seed))
+    return Whole(objective.prepare_for(model, batch, held), Minibatches(batch.num_data, batch_size, seed))
 
 
 def _streamed(objective, model, source, batch_size, seed) -> Streamed:

@@ -54,7 +54,9 @@ class Run:
         self.optimiser = optimiser = _ADAM if optimiser is None else optimiser
         refuse_state((model, objective), "fit")
         self.seed = tuple(int(word) for word in np.asarray(jax.random.key_data(key)).ravel())
-        self.feed = feed_of(objective, model, data, batch_size, self.seed)
+        moves = movable(model, objective, frozen, optimiser).model
+        held = [leaf for leaf, moved in zip(jax.tree.leaves(model), jax.tree.leaves(moves), strict=True) if not moved]
+        self.feed = feed_of(objective, model, data, batch_size, self.seed, held)
         _check_arguments(objective, optimiser, every, restarts, self.feed.batch_size is not None)
         self.model_before = model = align(model, self.feed.example.dtype)
         self.movable = movable(model, objective, frozen, optimiser)
