@@ -57,7 +57,7 @@ def funk_hecke(
 ) -> Float[Array, " levels"]:
     """The coefficients lambda_n, n = 0 ... levels - 1, of shape(t) on the sphere in R^d, by quadrature.
 
-    The error is about 1e-16 / sqrt(N_n) of the largest value of the shape, in float64.
+    The error is below 1e-12 / sqrt(N_n) of the largest value of the shape, in float64 (seen: 5e-14).
     """
     check_dimension(dimension)
     check_levels(levels)

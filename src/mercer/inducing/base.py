@@ -8,7 +8,7 @@ questions (`process.predict`).
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
@@ -36,6 +36,9 @@ class InducingVariables(Module):
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, InducingVariables):
                     part.check_inputs(X)
+
+    def check_kernel(self, kernel: Any) -> None:
+        """Says what of the variables a kernel makes no use of. Called when a posterior is made."""
 
     def of_function(self, f: Callable[[Float[Array, "N D"]], Float[Array, "N P"]]) -> Float[Array, "M P"]:
         """The variables of a given function. Needed to draw sample paths, and for a mean that is not zero."""

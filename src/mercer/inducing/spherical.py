@@ -83,5 +83,5 @@ class SphericalHarmonics(InducingVariables):
         if skipped:
             warnings.warn(
                 f"the eigenvalues of {type(kernel).__name__} are 0 at the levels {skipped}, which are skipped",
-                stacklevel=3,
+                stacklevel=4,
             )

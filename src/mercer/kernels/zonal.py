@@ -147,7 +147,7 @@ class _SphericalMatern(_Chordal):
             ratio = ratio if k == 1 else (2.0 * k - 1.0) + a**2 / ratio
             logs.append(logs[-1] + jnp.log(ratio))
         order = np.where(levels > self.p, levels - self.p - 1, self.p - levels)
-        powers = np.where(levels > self.p, 2.0 * order + 1.0, 0.0)
+        powers = jnp.asarray(np.where(levels > self.p, 2.0 * order + 1.0, 0.0), a.dtype)
         nu = self.p + 0.5
         normaliser = (1.0 - nu) * math.log(2.0) - math.lgamma(nu) + 0.5 * math.log(0.5 * math.pi)
         by_level = 2.0 * jnp.asarray(levels, a.dtype)[:, None] * jnp.log(rate)

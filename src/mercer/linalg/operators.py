@@ -9,6 +9,7 @@ import abc
 import functools
 import itertools
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from mercer.parameters import Module, constant
 
 class PSD(Module):
     """A symmetric positive (semi-)definite M x M matrix, applied to columns [M, C]."""
+
+    triangular: ClassVar[bool] = False  # whether R is lower triangular
 
     @property
     @abc.abstractmethod
@@ -59,6 +62,8 @@ class PSD(Module):
 class Dense(PSD):
     """A matrix without structure; R is its Cholesky factor, after jitter."""
 
+    triangular = True
+
     matrix: Float[Array, "M M"] = constant()
 
     @property
@@ -90,6 +95,8 @@ class Dense(PSD):
 
 class Diagonal(PSD):
     """diag(entries)."""
+
+    triangular = True
 
     entries: Float[Array, " M"] = constant()
 

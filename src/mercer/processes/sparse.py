@@ -25,7 +25,6 @@ from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout, product_in_layout
 from mercer.linalg import (
     PSD,
-    Dense,
     FactorisationError,
     eigh,
     inverse_factor,
@@ -98,6 +97,9 @@ class Sparse(Process):
         dtype = jnp.result_type(float, *(leaf for leaf in jax.tree.leaves(inducing) if eqx.is_inexact_array(leaf)))
         M, L = self.structure.num_variables, self.structure.num_groups or num_outputs or 1
         blocks = _num_blocks(covariance, num_blocks, M)
+        if q_mu is None:
+            for variables, kernel in self.structure.pairs:
+                variables.check_kernel(kernel)
         self.q_mu = jnp.zeros((M, L), dtype) if q_mu is None else q_mu
         self.q_sqrt = self._prior_root(L, blocks, dtype) if q_sqrt is None else q_sqrt
 
@@ -188,8 +190,7 @@ class Sparse(Process):
         def coloured(pair, mean, root):
             operator = Kuu(*pair)
             mean, root = operator.colour(mean[:, None])[:, 0], operator.colour(root)
-            # The R of `Dense` is lower triangular, that of other operators may not be.
-            return mean, root if isinstance(operator, Dense) else safe_cholesky(matmul(root, root.T)).factor
+            return mean, root if operator.triangular else safe_cholesky(matmul(root, root.T)).factor
 
         if not self.whiten:
             q_mu, q_root = self.structure.for_each_group(coloured, q_mu.T, q_root)
