@@ -16,7 +16,8 @@ from mercer.covariances.multioutput import latent_pairs
 from mercer.covariances.per_term import pairs_of_terms
 from mercer.inducing.latent import Separate, Shared
 from mercer.inducing.per_term import PerTerm
-from mercer.kernels.base import Draw, Map, SideBySide, Sum
+from mercer.kernels.base import Sum
+from mercer.kernels.maps import Draw, Map, SideBySide
 from mercer.kernels.multioutput import Coregionalisation, Independent, OutputIndexed
 
 _dispatch: Any = Dispatcher()

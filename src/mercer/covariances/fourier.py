@@ -23,7 +23,8 @@ from mercer.covariances.dispatch import Kuf, Kuu, Kuv, has_fixed_features
 from mercer.covariances.draws import draw_jointly
 from mercer.inducing.fourier import FourierFeatures
 from mercer.inducing.integral import Integral
-from mercer.kernels.base import Draw, Kernel, Map, Term
+from mercer.kernels.base import Kernel, Term
+from mercer.kernels.maps import Draw, Map
 from mercer.kernels.stationary import Matern12, Matern32, Matern52
 from mercer.linalg.operators import PSD, BlockDiagonal, DiagonalPlusLowRank, Kronecker
 from mercer.linalg.products import matmul

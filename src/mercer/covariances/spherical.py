@@ -14,7 +14,8 @@ from mercer.covariances.draws import draw_jointly
 from mercer.harmonics import SphericalHarmonics as Basis
 from mercer.harmonics.gegenbauer import zonal_features
 from mercer.inducing.spherical import SphericalHarmonics
-from mercer.kernels.base import Draw, Kernel, Map
+from mercer.kernels.base import Kernel
+from mercer.kernels.maps import Draw, Map
 from mercer.kernels.zonal import shares_of_levels
 from mercer.linalg.operators import PSD, Diagonal
 from mercer.linalg.products import matmul

@@ -2,13 +2,14 @@
 
 from mercer.kernels import nngp
 from mercer.kernels.additive import Additive
-from mercer.kernels.base import Draw, Features, Kernel, Map, OnDimensions, Product, Scaled, Sum
+from mercer.kernels.base import Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import Linear, Polynomial
 from mercer.kernels.feature_map import FeatureMap
 from mercer.kernels.homogeneous import ArcCosine, Homogeneous
 from mercer.kernels.images import Convolutional, ImageToImage
+from mercer.kernels.maps import Draw, Features, Map
 from mercer.kernels.multioutput import (
     Coregionalisation,
     Independent,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.kernels.base import Draw, Map
+from mercer.kernels.maps import Draw, Map
 from mercer.kernels.multioutput import LatentKernel, SeparateIndependent
 from mercer.kernels.stationary import RBF
 from mercer.linalg.products import matmul

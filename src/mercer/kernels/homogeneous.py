@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer.kernels.arc_cosine import cosines
-from mercer.kernels.base import Kernel, Map
+from mercer.kernels.base import Kernel
 from mercer.kernels.dot_product import augmented
+from mercer.kernels.maps import Map
 from mercer.kernels.zonal import SphericalArcCosine
 from mercer.linalg.products import matmul
 from mercer.parameters import cast, constant, param, positive

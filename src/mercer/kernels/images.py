@@ -19,7 +19,8 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.kernels.base import Draw, Kernel, Map
+from mercer.kernels.base import Kernel
+from mercer.kernels.maps import Draw, Map
 from mercer.kernels.multioutput import MultioutputKernel
 from mercer.kernels.stationary import Stationary, squared_distance
 from mercer.linalg.products import block_edges, matmul, on_cpu

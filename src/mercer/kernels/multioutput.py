@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
 from mercer.deprecation import key_by_name
-from mercer.kernels.base import Draw, Kernel, Map, Mixing, SideBySide
+from mercer.kernels.base import Kernel, Mixing
+from mercer.kernels.maps import Draw, Map, SideBySide
 from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, cast, constant, is_concrete, param, real

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer import validation
-from mercer.kernels.base import Features, Kernel, Map
+from mercer.kernels.base import Kernel
+from mercer.kernels.maps import Features, Map
 from mercer.linalg.cholesky import JITTER, inverse_factor, raise_if_failed
 from mercer.linalg.products import matmul, weighted_gram
 from mercer.linalg.regression import plus_identity, posterior_root

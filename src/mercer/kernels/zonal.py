@@ -23,7 +23,8 @@ from mercer.harmonics.funk_hecke import coefficients_of_derivatives, constant_co
 from mercer.harmonics.gegenbauer import log_num_harmonics, num_harmonics, zonal_features, zonal_series
 from mercer.harmonics.sphere import check_unit
 from mercer.kernels.arc_cosine import angular, cosines
-from mercer.kernels.base import Kernel, Map
+from mercer.kernels.base import Kernel
+from mercer.kernels.maps import Map
 from mercer.kernels.stationary import matern32, matern52
 from mercer.linalg.products import matmul
 from mercer.parameters import cast, constant, dtype_of, param, positive, unit_interval
