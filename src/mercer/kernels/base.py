@@ -19,7 +19,7 @@ from mercer import validation
 from mercer.deprecation import key_by_name
 from mercer.harmonics.funk_hecke import funk_hecke
 from mercer.kernels.maps import Draw, Features, Map, SumOfFeatures
-from mercer.parameters import Module, as_parameter, cast, dtype_of, param, positive
+from mercer.parameters import Module, as_parameter, cast, constant, dtype_of, param, positive
 from mercer.validation import AnyArray, OneOrMany
 
 
