@@ -7,6 +7,7 @@ from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import ArcCosine, Linear, Polynomial
 from mercer.kernels.feature_map import FeatureMap
+from mercer.kernels.geometric import Geometric
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.multioutput import (
     Coregionalisation,
@@ -69,6 +70,7 @@ __all__ = [
     "Convolutional",
     "ImageToImage",
     "FeatureMap",
+    "Geometric",
     "CholeskySVGP",
     "DiagonalSVGP",
     "KernelisedSVGP",
