@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.deprecation import key_by_name
@@ -28,13 +29,13 @@ _MOST_EIGENPAIRS = 1000
 
 
 class Geometric(Kernel):
-    """variance * sum_l a_l sum_s f_ls(x) f_ls(x'), f_ls the eigenfunctions of the Laplacian of a space, lambda_l its eigenvalues.
+    """variance * sum_l a_l sum_s f_ls(x) f_ls(x'): f_ls and lambda_l are eigenpairs of the Laplacian of a space.
 
     a_l is proportional to (2 nu / lengthscale^2 + lambda_l)^-(nu + d / 2), d the dimension of the space, which counts as 0 for a
-    graph; nu = inf (or None) is the heat kernel, exp(-lengthscale^2 lambda_l / 2). The variance is the mean of k(x, x) over the space.
+    graph; nu = inf (or None) is the heat kernel, exp(-lengthscale^2 lambda_l / 2). The variance is the mean of k(x, x) over all x.
 
     `graph`, `mesh`, `rotations`, `hyperbolic` and `of` make one. A row of X is a point: the number of a node, the entries of a
-    matrix, the coordinates on the hyperboloid. Points do not move: derivatives in X are 0, and inducing points stay where they are.
+    matrix, the coordinates on the hyperboloid. Points do not move: derivatives in X are 0, and inducing points stay in place.
     """
 
     space: Space = constant()
@@ -60,12 +61,12 @@ class Geometric(Kernel):
             )
         # A product of kernels of geometric-kernels has one lengthscale for each.
         rank = 1 if isinstance(self.space, OtherKernel) else 0
-        self._check_ranks(lengthscale=rank, variance=0, nu=rank)
+        self._check_ranks(lengthscale=rank, variance=0, **({} if self.nu is None else {"nu": rank}))
 
     @classmethod
     def graph(
         cls,
-        adjacency: AnyArray,
+        adjacency: AnyArray | scipy.sparse.sparray | scipy.sparse.spmatrix,
         lengthscale: OneOrMany = 1.0,
         variance: OneOrMany = 1.0,
         nu: OneOrMany | None = 2.5,
@@ -77,8 +78,8 @@ class Geometric(Kernel):
 
         `normalised` divides the Laplacian by the degrees; `num` eigenpairs are kept, by default all, up to 1000.
         """
-        is_sparse = hasattr(adjacency, "tocsr")
-        weights = adjacency.astype(float) if is_sparse else np.asarray(adjacency, float)
+        is_sparse = scipy.sparse.issparse(adjacency)
+        weights: Any = scipy.sparse.csr_array(adjacency, dtype=float) if is_sparse else np.asarray(adjacency, float)
         values = weights.data if is_sparse else weights
         if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not weights.shape[0]:
             raise ValueError(f"adjacency expects a square matrix, got shape {weights.shape}")
@@ -123,7 +124,7 @@ class Geometric(Kernel):
         *,
         levels: int = 20,
     ) -> "Geometric":
-        """The kernel of SO(n), n = 3 or more. A row of X is a rotation matrix, row by row. The sum has its first `levels` levels."""
+        """The kernel of SO(n), n = 3 or more, by its first `levels` levels. A row of X is a rotation matrix, row by row."""
         return cls(CompactSpace("SpecialOrthogonal", n, levels), lengthscale, variance, nu)
 
     @classmethod
@@ -161,7 +162,7 @@ class Geometric(Kernel):
         return cls(_space_of(thing, num, key), lengthscale, variance, nu)
 
     def eigenvalues(self) -> Float[Array, " L"]:
-        """Those of the Karhunen-Loève expansion, variance * a_l, one for each level; level l has `space.multiplicities[l]` of it."""
+        """Those of the Karhunen-Loève expansion, variance * a_l, one for each level, which has `space.multiplicities` of it."""
         return self.variance * self.space.eigenvalues(self.lengthscale, self.nu)
 
     def _matrix(self, X, X2):
@@ -180,7 +181,9 @@ class Geometric(Kernel):
         return jnp.sqrt(kernel.variance) * kernel.space.features(kernel.lengthscale, kernel.nu, key, num, X)
 
     def rough_part(self, dim):
-        return None if dim is None else "Geometric"  # a function of nodes or of matrices has no derivative along a column
+        return (
+            None if dim is None else "Geometric"
+        )  # a function of nodes or of matrices has no derivative along a column
 
     @key_by_name
     def draw(self, num_features, num_outputs=1, *, key):
@@ -198,8 +201,9 @@ class Expansion(Map):
 
     def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         kernel = cast(self.kernel, X.dtype)
-        kernel.space.check(X)
-        psi = jnp.sqrt(kernel.variance) * kernel.space.expansion(kernel.lengthscale, kernel.nu, X)
+        space: Any = kernel.space  # one that is expanded
+        space.check(X)
+        psi = jnp.sqrt(kernel.variance) * space.expansion(kernel.lengthscale, kernel.nu, X)
         weights = jax.random.normal(self.key, (psi.shape[1], self.num_outputs))
         return matmul(psi, weights.astype(X.dtype))
 
@@ -222,7 +226,7 @@ def _nodes(space: Any, num: int | None) -> Nodes:
     if not 1 <= num <= most:
         raise ValueError(f"num expects a number of eigenpairs from 1 to {most}, got {num}")
     laplacian, eigenfunctions = space.get_eigenvalues(num), space.get_eigenvectors(num)
-    return Nodes(np.asarray(laplacian, float)[:, 0], np.asarray(eigenfunctions, float), space.dimension)
+    return Nodes(jnp.asarray(laplacian, float)[:, 0], jnp.asarray(eigenfunctions, float), space.dimension)
 
 
 def _space_of(thing: Any, num: int | None, key: PRNGKeyArray | None) -> Space:
@@ -239,7 +243,9 @@ def _space_of(thing: Any, num: int | None, key: PRNGKeyArray | None) -> Space:
         if isinstance(thing, spaces.SymmetricPositiveDefiniteMatrices):
             return SymmetricSpace("SymmetricPositiveDefiniteMatrices", thing.degree, num or 3000, _key(key))
     if isinstance(thing, spaces.HodgeDiscreteSpectrumSpace | kernels.MaternHodgeCompositionalKernel):
-        raise ValueError("thing expects a kernel with one lengthscale and one nu; that of the edges of a graph has three")
+        raise ValueError(
+            "thing expects a kernel with one lengthscale and one nu; that of the edges of a graph has three"
+        )
     if isinstance(thing, spaces.DiscreteSpectrumSpace):
         thing = kernels.MaternGeometricKernel(thing, num)
     if isinstance(thing, kernels.MaternKarhunenLoeveKernel) and thing.normalize:

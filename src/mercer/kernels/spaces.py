@@ -1,11 +1,11 @@
 """Spaces that are not R^D, and the covariances that the Laplacian of a space makes.
 
-Let the Laplacian of a space of dimension d have the eigenvalues lambda_l, each with d_l orthonormal eigenfunctions f_ls. The Matérn
-kernel of the space (Borovitskiy et al., 2020, for manifolds; 2021, for graphs, whose dimension counts as 0) is
+Let the Laplacian of a space of dimension d have the eigenvalues lambda_l, each with d_l orthonormal eigenfunctions f_ls. The
+Matérn kernel of the space (Borovitskiy et al., 2020, for manifolds; 2021, for graphs, whose dimension counts as 0) is
 
     k(x, x') = sum_l a_l sum_s f_ls(x) f_ls(x'),    a_l = S(lambda_l) / sum_l d_l S(lambda_l),
 
-    S(lambda) = (2 nu / lengthscale^2 + lambda)^-(nu + d / 2),  or exp(-lengthscale^2 lambda / 2) for nu = infinity: the heat kernel.
+    S(lambda) = (2 nu / lengthscale^2 + lambda)^-(nu + d / 2); for nu = infinity, the heat kernel, exp(-lengthscale^2 lambda / 2)
 
 The mean of k(x, x) over the space is 1. Where a space is not compact the sum is an integral (Azangulov et al., 2024), and random
 frequencies and phases stand for it. Laplacians, eigenfunctions and characters are those of the package `geometric-kernels`.
@@ -36,7 +36,7 @@ _MOST_VALUES = 2**22  # of the products of eigenfunctions, [rows, N2, L], that a
 def package() -> Any:
     """The package geometric-kernels with its JAX backend, imported in silence when it is first asked for."""
     try:
-        with _silent_logging(), _numpy_of_before():
+        with _in_silence(), _numpy_of_before():
             for name in ("jax", "spaces", "kernels", "feature_maps"):
                 importlib.import_module(f"geometric_kernels.{name}")
     except ImportError as error:
@@ -46,13 +46,15 @@ def package() -> Any:
 
 
 @contextlib.contextmanager
-def _silent_logging() -> Iterator[None]:
-    """The package logs when it is imported, and sets up the root logger where nobody has."""
+def _in_silence() -> Iterator[None]:
+    """The package logs and warns when it is imported, and sets up the root logger where nobody has."""
     handler, before = logging.NullHandler(), logging.root.manager.disable
     logging.root.addHandler(handler)
     logging.disable(max(before, logging.INFO))
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)
         logging.root.removeHandler(handler)
@@ -93,7 +95,11 @@ class Space(Module):
     """Where inputs live. A point is a row of X: one number for a node, the coordinates or entries, in order, of any other."""
 
     is_expanded: ClassVar[bool] = False  # whether there is an `expansion`
-    num_columns: eqx.AbstractVar[int]  # how many numbers a point is
+
+    @property
+    @abc.abstractmethod
+    def num_columns(self) -> int:
+        """How many numbers a point is."""
 
     @abc.abstractmethod
     def are_points(self, X: np.ndarray) -> np.ndarray:
@@ -164,7 +170,7 @@ class _Expanded(Space):
 
 
 class Nodes(_Expanded):
-    """The nodes of a graph or the vertices of a mesh, by the eigenpairs of the Laplacian. X [N, 1] holds their numbers, from 0 on.
+    """The nodes of a graph or the vertices of a mesh, by the eigenpairs of the Laplacian. X [N, 1] holds their numbers, from 0.
 
     The mean over all nodes of the square of an eigenfunction is 1.
     """
@@ -196,7 +202,7 @@ class Nodes(_Expanded):
         return f"the numbers of nodes, whole numbers from 0 to {self.num_nodes - 1}"
 
     def are_points(self, X):
-        return ((X == np.round(X)) & (X >= 0) & (X < self.num_nodes))[:, 0]
+        return np.isin(X[:, 0], np.arange(self.num_nodes))
 
     @property
     def multiplicities(self):
@@ -227,7 +233,9 @@ class SymmetricSpace(_Expanded):
 
     def __check_init__(self):
         if self.size < 2 or self.num < 1:
-            raise ValueError(f"{self.name} expects a size of 2 or more and num of 1 or more, got {self.size}, {self.num}")
+            raise ValueError(
+                f"{self.name} expects a size of 2 or more and num of 1 or more, got {self.size}, {self.num}"
+            )
 
     @property
     def num_columns(self):
@@ -255,33 +263,35 @@ class SymmetricSpace(_Expanded):
         parameters = _parameters(lengthscale.astype(float), nu if nu is None else nu.astype(float))
         with _any_precision():
             feature_map = _symmetric(self.name, self.size, self.num)
-            _, psi = feature_map(points.astype(float), parameters, key=jax.random.key_data(self.key))
+            _, psi = feature_map(points.astype(float), parameters, key=raw_key(self.key))
         return psi.astype(X.dtype)
 
 
 class _Levels(Space):
     """A compact space whose eigenfunctions are known by the sums G_l(x, x') = sum_s f_ls(x) f_ls(x') over their levels."""
 
-    kernel: eqx.AbstractVar[Any]  # the `MaternKarhunenLoeveKernel` of geometric-kernels
+    @abc.abstractmethod
+    def _of_package(self) -> Any:
+        """The `MaternKarhunenLoeveKernel` of geometric-kernels."""
 
     @property
     def multiplicities(self):
-        return jnp.asarray(self.kernel.eigenfunctions.num_eigenfunctions_per_level, float)
+        return jnp.asarray(self._of_package().eigenfunctions.num_eigenfunctions_per_level, float)
 
     def eigenvalues(self, lengthscale, nu):
-        laplacian = jnp.asarray(self.kernel.eigenvalues_laplacian).ravel().astype(lengthscale.dtype)
+        laplacian = jnp.asarray(self._of_package().eigenvalues_laplacian).ravel().astype(lengthscale.dtype)
         multiplicities = self.multiplicities.astype(lengthscale.dtype)
-        return spectrum(lengthscale, nu, laplacian, multiplicities, self.kernel.space.dimension)
+        return spectrum(lengthscale, nu, laplacian, multiplicities, self._of_package().space.dimension)
 
     def _points(self, X):
-        return as_elements(self.kernel.space, jax.lax.stop_gradient(X))
+        return as_elements(self._of_package().space, jax.lax.stop_gradient(X))
 
     def _weighted(self, X, points, weights):
         """sum_l weights[..., l] G_l(x, x') for the rows x of X and the points x', [N, N2]; some rows at a time."""
 
         def of_rows(rows):
             with _any_precision():
-                G = jnp.real(self.kernel.eigenfunctions.phi_product(self._points(rows), points))
+                G = jnp.real(self._of_package().eigenfunctions.phi_product(self._points(rows), points))
             return jnp.sum(G.astype(X.dtype) * weights, axis=-1)
 
         num = max(1, _MOST_VALUES // (len(points) * weights.shape[-1]))
@@ -295,7 +305,7 @@ class _Levels(Space):
 
     def diagonal(self, lengthscale, nu, X):
         with _any_precision():
-            G = jnp.real(self.kernel.eigenfunctions.phi_product_diag(self._points(X)))
+            G = jnp.real(self._of_package().eigenfunctions.phi_product_diag(self._points(X)))
         return matmul(G.astype(X.dtype), self.eigenvalues(lengthscale, nu))
 
     def features(self, lengthscale, nu, key, num, X):
@@ -304,7 +314,7 @@ class _Levels(Space):
         key_points, key_signs = jax.random.split(key)
         roots = jnp.sqrt(self.eigenvalues(lengthscale, nu) / num)
         with _any_precision():
-            _, points = self.kernel.space.random(jax.random.key_data(key_points), num)
+            _, points = self._of_package().space.random(raw_key(key_points), num)
         points = points.astype(X.dtype) if jnp.issubdtype(points.dtype, jnp.floating) else points
         return self._weighted(X, points, roots * jax.random.rademacher(key_signs, (num, len(roots)), X.dtype))
 
@@ -323,8 +333,7 @@ class CompactSpace(_Levels):
                 f"{self.name} expects a size of {least} or more and 1 or more levels, got {self.size} and {self.levels}"
             )
 
-    @property
-    def kernel(self):
+    def _of_package(self):
         return _compact(self.name, self.size, self.levels)
 
     @property
@@ -350,6 +359,9 @@ class OtherLevels(_Levels):
 
     kernel: Any = eqx.field(static=True)
 
+    def _of_package(self):
+        return self.kernel
+
     @property
     def num_columns(self):
         return num_columns_of(self.kernel.space)
@@ -366,7 +378,11 @@ class OtherKernel(Space):
     """A space from elsewhere, by any of its kernels in geometric-kernels. It is an object, no data: it cannot be saved."""
 
     kernel: Any = eqx.field(static=True)
-    num_columns: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def num_columns(self):
+        return self.size
 
     @property
     def expected(self):
@@ -418,6 +434,11 @@ def _element_shape(space: Any) -> list[int]:
 def _parameters(lengthscale: Array, nu: Array | None) -> dict[str, Array]:
     lengthscale = jnp.atleast_1d(lengthscale)
     return {"lengthscale": lengthscale, "nu": jnp.full_like(lengthscale, jnp.inf) if nu is None else jnp.atleast_1d(nu)}
+
+
+def raw_key(key: PRNGKeyArray) -> Array:
+    """A key as the package takes it: an array of numbers, for the generator that is JAX's default here."""
+    return jax.random.bits(key, jax.random.key_data(jax.random.key(0)).shape, jnp.uint32)
 
 
 def _tolerance(X: np.ndarray) -> float:
