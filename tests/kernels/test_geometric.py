@@ -70,7 +70,7 @@ def test_eigenvalues_are_those_of_the_matrix_over_all_nodes(kernel):
 
 def test_spectra_beyond_the_range_of_floating_point_numbers():
     for lengthscale in (1e-4, 1e4):
-        kernel = Geometric(GRAPH, lengthscale, nu=40.0)  # S(lambda) is about 1e-380 and 1e260
+        kernel = Geometric(GRAPH, lengthscale, nu=40.0)  # S(0) is about 1e-396 and 1e244
         gradient = jax.grad(lambda k: k(NODES)[0, 1])(eqx.filter(kernel, eqx.is_inexact_array))
         assert np.isfinite(kernel(NODES)).all() and np.isfinite(gradient.lengthscale)
 
@@ -368,7 +368,7 @@ def test_hyperbolic_space_is_theirs(gk, tmp_path):
     same = gk.kernels.MaternFeatureMapKernel(space, phases, spaces.raw_key(KEY))
     parameters = {"lengthscale": jnp.asarray([0.8]), "nu": jnp.asarray([1.5])}
     np.testing.assert_allclose(K, 1.3 * same.K(parameters, jnp.asarray(X)), rtol=1e-9)
-    # Others, drawn by rejection: each entry has an error of about 1 / sqrt(num) in both, and most differ by less than two.
+    # Others, drawn by rejection: an entry has an error of at most about 1 / sqrt(num) in both; four of the difference's.
     other = gk.kernels.MaternGeometricKernel(space, num, key=np.random.RandomState(0))
     np.testing.assert_allclose(K, theirs(kernel, other, X), atol=1.3 * 4.0 * (2.0 / num) ** 0.5)
     assert np.linalg.eigvalsh(K)[0] > 0.0

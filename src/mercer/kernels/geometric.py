@@ -32,7 +32,7 @@ class Geometric(Kernel):
     """variance * sum_l a_l sum_s f_ls(x) f_ls(x'): f_ls and lambda_l are eigenpairs of the Laplacian of a space.
 
     a_l is proportional to (2 nu / lengthscale^2 + lambda_l)^-(nu + d / 2), d the dimension of the space, which counts as 0 for a
-    graph; nu = inf (or None) is the heat kernel, exp(-lengthscale^2 lambda_l / 2). The variance is the mean of k(x, x) over all x.
+    graph; nu = inf (or None) is the heat kernel, exp(-lengthscale^2 lambda_l / 2). The variance is the mean of k(x, x) over x.
 
     `graph`, `mesh`, `rotations`, `hyperbolic` and `of` make one. A row of X is a point: the number of a node, the entries of a
     matrix, the coordinates on the hyperboloid. Points do not move: derivatives in X are 0, and inducing points stay in place.
