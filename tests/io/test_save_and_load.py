@@ -25,6 +25,7 @@ import mercer as mc
 from mercer import io, tabular
 from mercer.io import archive, registry
 from mercer.io.tables import read_table
+from mercer.kernels import spaces
 from mercer.objectives.fixed_features import SummedBatch
 from mercer.objectives.sums import Sums
 from mercer.parameters import positive
@@ -138,6 +139,9 @@ ALTERNATION = mc.inducing.Alternation(
 )
 
 
+GRAPH = mc.kernels.Geometric(spaces.Nodes(np.arange(3.0), np.eye(4)[:, :3], 0), nu=np.inf)
+
+
 def modules_in(value):
     """A module and those that it is made of."""
     if isinstance(value, tuple | list):
@@ -157,6 +161,7 @@ def functions():
         draws.append(KERNELS[name].features(3, key=key))
     fourier, points = mc.inducing.FourierFeatures(-3.0, 3.0, 2), mc.inducing.Points([[0.3]])
     terms = mc.inducing.PerTerm([points, fourier])
+    draws.append(GRAPH.draw(3, key=key))
     sparse = mc.Sparse(mc.GP(mc.kernels.RBF() + mc.kernels.Matern32()), terms)
     draws += [process.sample_function(3, key=key) for process in (prior, sparse, mc.processes.Tempered(prior, 0.5))]
     zonal = mc.kernels.SphericalMatern32(0.7)
@@ -174,6 +179,9 @@ VALUES = [
     mc.kernels.OutputIndexed(MULTIOUTPUT["LinearCoregionalisation"]),
     mc.kernels.Convolutional(mc.kernels.RBF(0.7), (4, 3, 2), (2, 2), "mean", np.linspace(0.5, 1.0, 6)),
     mc.kernels.ImageToImage(mc.kernels.RBF(0.7), (4, 3), (2, 2)),
+    GRAPH,
+    mc.kernels.Geometric(spaces.CompactSpace("SpecialOrthogonal", 3, 5), 0.7),
+    *(GRAPH.space, spaces.CompactSpace("Hypersphere", 2, 4), spaces.SymmetricSpace("Hyperbolic", 2, 10, KEY)),
     mc.kernels.Draw(jnp.tanh),
     mc.kernels.RBF().features(3, key=jax.random.key(0)),
     mc.kernels.nngp.NTK([*LAYERS, mc.kernels.nngp.GlobalAveragePool(), mc.kernels.nngp.Dense()], (4, 3, 2)),
@@ -431,6 +439,7 @@ def public_classes():
 
 def test_every_class_has_an_instance_here():
     missing = set(public_classes()) - {type(value) for value in [*VALUES, *functions()]}
+    missing -= {spaces.OtherLevels, spaces.OtherKernel}  # which hold objects of another package, and cannot be saved
     assert sorted(cls.__qualname__ for cls in missing) == []
 
 

@@ -81,8 +81,9 @@ def test_every_public_kernel_has_an_instance():
         c for c in public if isinstance(c, type) and issubclass(c, kernels.Kernel) and not inspect.isabstract(c)
     }
     # The last column of the inputs of OutputIndexed is a whole number: its laws are those of the kernels of several outputs.
-    # Those of zonal kernels, whose inputs are unit vectors, are in test_zonal.py, and here inside of Homogeneous.
-    elsewhere = {kernels.OutputIndexed} | {c for c in concrete if issubclass(c, kernels.Zonal)}
+    # Those of zonal kernels, whose inputs are unit vectors, are in test_zonal.py, and here inside of Homogeneous; those of
+    # Geometric, whose inputs are points of a space, in test_geometric.py.
+    elsewhere = {kernels.OutputIndexed, kernels.Geometric} | {c for c in concrete if issubclass(c, kernels.Zonal)}
     assert concrete - elsewhere <= {type(KERNELS[name]) for name in DISTINCT}
 
 

@@ -7,6 +7,7 @@ from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
 from mercer.kernels.dot_product import Linear, Polynomial
 from mercer.kernels.feature_map import FeatureMap
+from mercer.kernels.geometric import Geometric
 from mercer.kernels.homogeneous import ArcCosine, Homogeneous
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.maps import Draw, Features, Map
@@ -96,6 +97,7 @@ __all__ = [
     "Convolutional",
     "ImageToImage",
     "FeatureMap",
+    "Geometric",
     "CholeskySVGP",
     "DiagonalSVGP",
     "KernelisedSVGP",
