@@ -18,7 +18,7 @@ import scipy.sparse
 
 import mercer as mc
 from mercer import io
-from mercer.kernels import RBF, Geometric, spaces
+from mercer.kernels import RBF, Geometric, geometric_package, spaces
 
 N, KEY = 8, jax.random.key(2)
 RANDOM = np.random.default_rng(0)
@@ -230,7 +230,7 @@ def test_what_is_no_point_is_refused(expected):
 def test_without_the_package_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "geometric_kernels.jax", None)  # as if it were not there
     with pytest.raises(ImportError, match=r"pip install 'mercer\[geometric\]'"):
-        spaces.package.__wrapped__()
+        geometric_package.package.__wrapped__()
 
 
 # From here on with the package.
@@ -240,7 +240,7 @@ def test_without_the_package_the_message_says_what_to_install(monkeypatch):
 def gk():
     if importlib.util.find_spec("geometric_kernels") is None:
         pytest.skip("geometric-kernels is not installed")
-    return spaces.package()
+    return geometric_package.package()
 
 
 def theirs(kernel, gk_kernel, X, X2=None):

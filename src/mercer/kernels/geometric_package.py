@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -59,3 +60,18 @@ def any_precision() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Explicitly requested dtype", category=UserWarning)
         yield
+
+
+@functools.cache
+def compact_kernel(name: str, size: int, levels: int) -> Any:
+    """The kernel of a compact space: its tables, which take a second to read."""
+    with jax.ensure_compile_time_eval():
+        space = getattr(package().spaces, name)(size)
+        return package().kernels.MaternKarhunenLoeveKernel(space, levels)
+
+
+@functools.cache
+def feature_map(name: str, size: int, num: int) -> Any:
+    """The feature map of a space that is not compact. The one by rejection, which the package prefers, cannot be compiled."""
+    with jax.ensure_compile_time_eval():
+        return package().feature_maps.RandomPhaseFeatureMapNoncompact(getattr(package().spaces, name)(size), num)

@@ -12,7 +12,6 @@ frequencies and phases stand for it. Laplacians, eigenfunctions and characters a
 """
 
 import abc
-import functools
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.kernels.geometric_package import any_precision, package
+from mercer.kernels.geometric_package import any_precision, compact_kernel, feature_map
 from mercer.linalg.products import matmul
 from mercer.parameters import Module, constant, is_concrete
 
@@ -208,7 +207,7 @@ class SymmetricSpace(_Expanded):
         # In the widest precision that there is, as the numbers drawn depend on it.
         parameters = _parameters(lengthscale.astype(float), nu if nu is None else nu.astype(float))
         with any_precision():
-            feature_map = _symmetric(self.name, self.size, self.num)
+            feature_map = feature_map(self.name, self.size, self.num)
             _, psi = feature_map(points.astype(float), parameters, key=raw_key(self.key))
         return psi.astype(X.dtype)
 
@@ -280,7 +279,7 @@ class CompactSpace(_Levels):
             )
 
     def _of_package(self):
-        return _compact(self.name, self.size, self.levels)
+        return compact_kernel(self.name, self.size, self.levels)
 
     @property
     def num_columns(self):
@@ -390,18 +389,3 @@ def raw_key(key: PRNGKeyArray) -> Array:
 def _tolerance(X: np.ndarray) -> float:
     """How far rounding takes a row from being a point."""
     return 1e3 * float(np.finfo(X.dtype).eps)
-
-
-@functools.cache
-def _compact(name: str, size: int, levels: int) -> Any:
-    """The kernel of a compact space: its tables, which take a second to read."""
-    with jax.ensure_compile_time_eval():
-        space = getattr(package().spaces, name)(size)
-        return package().kernels.MaternKarhunenLoeveKernel(space, levels)
-
-
-@functools.cache
-def _symmetric(name: str, size: int, num: int) -> Any:
-    """The feature map of a space that is not compact. The one by rejection, which the package prefers, cannot be compiled."""
-    with jax.ensure_compile_time_eval():
-        return package().feature_maps.RandomPhaseFeatureMapNoncompact(getattr(package().spaces, name)(size), num)
