@@ -207,8 +207,8 @@ class SymmetricSpace(_Expanded):
         # In the widest precision that there is, as the numbers drawn depend on it.
         parameters = _parameters(lengthscale.astype(float), nu if nu is None else nu.astype(float))
         with any_precision():
-            feature_map = feature_map(self.name, self.size, self.num)
-            _, psi = feature_map(points.astype(float), parameters, key=raw_key(self.key))
+            phi = feature_map(self.name, self.size, self.num)
+            _, psi = phi(points.astype(float), parameters, key=raw_key(self.key))
         return psi.astype(X.dtype)
 
 
