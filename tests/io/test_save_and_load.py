@@ -197,7 +197,7 @@ VALUES = [
     mc.inducing.Patches(np.ones((3, 4))),
     mc.inducing.PerTerm([mc.inducing.Points(X), mc.inducing.Points(X[:2])]),
     *INDUCING,
-    *(getattr(mc.inducing.activations, name)() for name in ("Relu", "Softplus", "Erf")),
+    *(getattr(mc.inducing.activations, name)() for name in ("Relu", "Softplus", "Swish", "Erf")),
     mc.inducing.activations.Elementwise(jnp.tanh),
     mc.inducing.Mixed(INDUCING),
     mc.means.Zero(),
