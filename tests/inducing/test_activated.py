@@ -89,7 +89,7 @@ def test_coefficients_are_integrals(name, d):
     close(activation.coefficients(d, 9), [by_scipy(sigma, d, n) for n in range(9)], rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("d", [3, 4, 5, 9, 100])
+@pytest.mark.parametrize("d", [2, 3, 4, 5, 9, 100])
 def test_closed_forms(d):
     """ReLU and Softplus as in the list of errata of the paper."""
     n = np.arange(2, 20, 2)
@@ -99,6 +99,15 @@ def test_closed_forms(d):
     close([relu[1], softplus[1]], [1 / (2 * d), 3 / (2 * d)], rtol=1e-13)
     assert not relu[3::2].any() and not softplus[3::2].any()
     assert not Erf().coefficients(d, 20)[::2].any()
+
+
+@pytest.mark.parametrize("d", [2, 5, 100])
+def test_coefficients_of_the_exponential(d):
+    """Gamma(d / 2) 2^(d/2 - 1) I_(n + d/2 - 1)(1), by the integral of Bessel's functions; to the rounding of the largest one."""
+    order, n = d / 2 - 1, np.arange(20)
+    expected = np.exp(special.gammaln(d / 2) + order * np.log(2.0)) * special.iv(n + order, 1.0)
+    sizes = np.sqrt([float(num_harmonics(d, int(k))) for k in n])
+    close(Elementwise(jnp.exp).coefficients(d, 20) * sizes, expected * sizes, rtol=1e-13, atol=2e-14)
 
 
 def test_the_kernel_of_order_one_is_that_of_its_units():

@@ -68,7 +68,7 @@ def _coefficients(activation: _Quadrature, dimension: int, levels: int) -> np.nd
     # What is no more than the rounding of the quadrature is 0, as it is for every second degree of many activations. Divided
     # by a small eigenvalue, it would not stay small.
     sizes = np.abs(values) * root_num_harmonics(dimension, levels)
-    values = np.where(sizes > 4e-15 * np.max(sizes), values, 0.0)
+    values = np.where(sizes > 1e-14 * np.max(sizes), values, 0.0)
     values.flags.writeable = False  # it is kept
     return values
 
