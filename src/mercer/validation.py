@@ -47,6 +47,26 @@ def _all(predicate: Callable[[AnyArray], Array], values: AnyArray) -> bool:
         return bool(predicate(values).all())
 
 
+def elementwise(function: Any, name: str) -> None:
+    """Refuses what is not a function of each entry of an array, or holds parameters."""
+    if not callable(function):
+        raise ValueError(f"{name} expects a function of an array, got {function!r}")
+    try:
+        hash(function)
+    except TypeError as error:
+        raise ValueError(f"{name} expects a function without parameters, got {function!r}") from error
+    probe = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    try:
+        found = jax.eval_shape(function, probe)
+    except Exception as error:
+        brief = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{name} fails on an array of shape (2, 3): {brief}") from error
+    if getattr(found, "shape", None) != probe.shape or not jnp.issubdtype(found.dtype, jnp.floating):
+        raise ValueError(
+            f"{name} expects to return a number for each entry: for float32 of shape (2, 3) it gave {found}"
+        )
+
+
 def outputs(Y: Any, num_data: int, name: str = "Y", *, discrete: bool = False) -> Array:
     """Y as a JAX array [N, P]; NaN means not observed. Integers are taken where the likelihood is over integers."""
     if discrete and not isinstance(Y, jax.Array):

@@ -13,6 +13,7 @@ PACKAGES = [
     "means",
     "likelihoods",
     "inducing",
+    "inducing.activations",
     "divergences",
     "objectives",
     "objectives.risks",

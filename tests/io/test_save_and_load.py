@@ -107,6 +107,7 @@ INDUCING = [
     mc.inducing.Multiscale(X, 0.3),
     mc.inducing.FourierFeatures(-1.0, [4.0, 5.0], (3, 2)),
     mc.inducing.SphericalHarmonics(4, (0, 2, 1), 6),
+    mc.inducing.Activated(np.eye(4), mc.inducing.activations.Swish(2.0), 7),
 ]
 DIVERGENCES = [
     mc.divergences.KL(),
@@ -204,6 +205,8 @@ VALUES = [
     mc.inducing.Patches(np.ones((3, 4))),
     mc.inducing.PerTerm([mc.inducing.Points(X), mc.inducing.Points(X[:2])]),
     *INDUCING,
+    *(getattr(mc.inducing.activations, name)() for name in ("Relu", "Softplus", "Swish", "Erf")),
+    mc.inducing.activations.Elementwise(jnp.tanh),
     mc.inducing.Mixed(INDUCING),
     mc.means.Zero(),
     mc.means.Constant([0.5, -0.1]),

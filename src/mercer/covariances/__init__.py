@@ -1,6 +1,7 @@
 """Covariances of inducing variables, chosen by the pair (inducing variables, kernel)."""
 
 # These modules register their pairs.
+from mercer.covariances import activated as _activated  # noqa: F401
 from mercer.covariances import derivative as _derivative  # noqa: F401
 from mercer.covariances import fourier as _fourier  # noqa: F401
 from mercer.covariances import integral as _integral  # noqa: F401

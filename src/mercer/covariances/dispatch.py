@@ -59,8 +59,11 @@ def has_fixed_features(inducing: Any, kernel: Any) -> bool:
 
 @_dispatch
 def feature_parameters(inducing: Any, kernel: Any) -> Any:
-    """The parameters that `Kuf`, and the ratio of the kernel's variances at two inputs, depend on; None where it is all of
-    them."""
+    """The parameters that `Kuf`, and the ratio of the kernel's variances at two inputs, depend on.
+
+    Where they are held still, `CollapsedELBO` needs no more of the data than the sums Kuf Kfu and Kuf y. None where it is all of
+    them, or where these sums would lose too much: they are whitened by Kuu afterwards, which must be well conditioned.
+    """
     return () if has_fixed_features(inducing, kernel) else None
 
 

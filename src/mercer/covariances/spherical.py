@@ -71,11 +71,19 @@ def _(inducing: SphericalHarmonics, kernel: Kernel, key: Any, num_features: int,
     """
     basis = inducing.basis_under(kernel)
     whole = Basis(basis.dimension, basis.levels)
-    root = jnp.sqrt(eigenvalues_of(whole, kernel))[:, None]
+    draw, xi = draw_of_levels(whole, kernel, key, num_features, num_outputs)
+    return draw, (xi / jnp.sqrt(eigenvalues_of(whole, kernel))[:, None])[: basis.num]
+
+
+def draw_of_levels(
+    basis: Basis, kernel: Kernel, key: Any, num_features: int, num_outputs: int
+) -> tuple[Draw, Float[Array, "M P"]]:
+    """A draw f = sum_m sqrt(lambda_m) xi_m phi_m over the whole levels of a basis, with all other levels by random zonal
+    functions; and xi."""
+    root = jnp.sqrt(eigenvalues_of(basis, kernel))[:, None]
     key_low, key_rest = jax.random.split(key)
-    xi = jax.random.normal(key_low, (whole.num, num_outputs), root.dtype)
-    draw = _Expansion(kernel, whole, root * xi, key_rest, max(num_features - whole.num, 64))
-    return Draw(draw), (xi / root)[: basis.num]
+    xi = jax.random.normal(key_low, (basis.num, num_outputs), root.dtype)
+    return Draw(_Expansion(kernel, basis, root * xi, key_rest, max(num_features - basis.num, 64))), xi
 
 
 class _Expansion(Map):

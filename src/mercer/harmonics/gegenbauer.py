@@ -113,6 +113,11 @@ def log_num_harmonics(dimension: int, levels: np.ndarray) -> np.ndarray:
     return np.array([math.log(num_harmonics(dimension, int(n))) for n in levels])
 
 
+def root_num_harmonics(dimension: int, levels: int) -> np.ndarray:
+    """sqrt(N_n) of degrees 0 to levels - 1."""
+    return np.array([math.sqrt(num_harmonics(dimension, n)) for n in range(levels)])
+
+
 def zonal_features(
     key: PRNGKeyArray, num: int, X: Float[Array, "N d"], shares: Float[Array, " L"]
 ) -> Float[Array, "N F"]:

@@ -1,5 +1,7 @@
 """Inducing variables, and where to put inducing points."""
 
+from mercer.inducing import activations
+from mercer.inducing.activated import Activated
 from mercer.inducing.alternation import Alternation, alternate
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.derivative import Derivative
@@ -21,6 +23,8 @@ __all__ = [
     "Multiscale",
     "FourierFeatures",
     "SphericalHarmonics",
+    "Activated",
+    "activations",
     "Derivative",
     "Integral",
     "Weighted",

@@ -23,18 +23,9 @@ from mercer.deprecation import warn
 from mercer.inducing import InducingVariables
 from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout, product_in_layout
-from mercer.linalg import (
-    PSD,
-    FactorisationError,
-    eigh,
-    inverse_factor,
-    marginals,
-    matmul,
-    quiet_blas,
-    safe_cholesky,
-)
+from mercer.linalg import PSD, FactorisationError, eigh, inverse_factor, marginals, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
-from mercer.linalg.products import Precision, map_rows
+from mercer.linalg.products import Precision, map_rows, matmul
 from mercer.parameters import cast, constant, lower_triangular, param, real
 from mercer.processes.base import Process, wider
 from mercer.processes.gaussian import Gaussian
@@ -196,6 +187,19 @@ class Sparse(Process):
             q_mu, q_root = self.structure.for_each_group(coloured, q_mu.T, q_root)
             q_mu = q_mu.T
         return self._with(self.prior, q_mu, q_root)
+
+    def with_weights(self, weights: Float[AnyArray, "M L"]) -> "Sparse":
+        """This process with the mean m(x) + Kuf^T weights: q_mu is Kuu weights, or R^T weights where it is whitened."""
+        if jnp.shape(weights) != self.q_mu.shape:
+            raise ValueError(f"weights expects the shape of q_mu, {self.q_mu.shape}, got {jnp.shape(weights)}")
+
+        def of_pair(pair, weights):
+            operator = Kuu(*pair)
+            v = matmul(weights, operator.colour(jnp.eye(operator.size, dtype=weights.dtype)))
+            return v if self.whiten else operator.colour(v.T).T
+
+        q_mu = self.structure.for_each_pair(of_pair, jnp.asarray(weights, self.q_mu.dtype).T)
+        return self._with(self.prior, q_mu.T, self.q_sqrt)
 
     def q_parameters(self):
         return ((self.q_mu, self.q_sqrt),)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from mercer import validation
 from mercer.kernels.nngp.activations import Activation, norm_and_cosine
 from mercer.roots import safe_sqrt
 
@@ -89,29 +90,11 @@ class Elementwise(Activation):
     num_points: int = eqx.field(static=True, default=DEFAULT_POINTS)
 
     def __check_init__(self):
-        if not callable(self.fn):
-            raise ValueError(f"Elementwise: fn expects a function of an array, got {self.fn!r}")
-        try:
-            hash(self.fn)
-        except TypeError as error:
-            raise ValueError(f"Elementwise: fn expects a function without parameters, got {self.fn!r}") from error
+        validation.elementwise(self.fn, "Elementwise: fn")
         if not isinstance(self.num_points, int) or isinstance(self.num_points, bool) or self.num_points < 2:
             raise ValueError(f"Elementwise: num_points expects a whole number of at least 2, got {self.num_points!r}")
         if self.num_points > _MOST_POINTS:
             raise ValueError(f"Elementwise: num_points expects at most {_MOST_POINTS}, got {self.num_points}")
-        self._check_shape("fn", self.fn)
-
-    def _check_shape(self, name: str, function: Function) -> None:
-        probe = jax.ShapeDtypeStruct((2, 3), jnp.float32)
-        try:
-            found = jax.eval_shape(function, probe)
-        except Exception as error:
-            brief = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ValueError(f"Elementwise: {name} fails on an array of shape (2, 3): {brief}") from error
-        if getattr(found, "shape", None) != probe.shape or not jnp.issubdtype(found.dtype, jnp.floating):
-            raise ValueError(
-                f"Elementwise: {name} expects to return a number for each entry: for float32 of shape (2, 3) it gave {found}"
-            )
 
     def dual(self, k11, k12, k22):
         return expectation(self.fn, self.fn, self.num_points, k11, k12, k22)
@@ -127,7 +110,7 @@ class Elementwise(Activation):
         return self.num_points
 
     def check_derivative(self):
-        self._check_shape("the derivative of fn, which NTK needs,", derivative(self.fn))
+        validation.elementwise(derivative(self.fn), "Elementwise: the derivative of fn, which NTK needs,")
 
 
 _MOST_POINTS = 512  # of which there are tables of the square
