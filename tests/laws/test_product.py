@@ -58,6 +58,18 @@ def fourier(L):
     return mc.Sparse(mc.GP(mc.kernels.Matern32(0.6)), mc.inducing.FourierFeatures(-2.0, 2.0, 2), L)
 
 
+EXTENSION = mc.kernels.Homogeneous(mc.kernels.SphericalMatern52(0.7), 0.8, 1.1)
+
+
+def harmonics(L):
+    return mc.Sparse(mc.GP(EXTENSION), mc.inducing.SphericalHarmonics(2, 3), L)
+
+
+def activated(L):
+    W = np.stack([np.cos(np.arange(4.0)), np.sin(np.arange(4.0))], axis=1)
+    return mc.Sparse(mc.GP(mc.kernels.ArcCosine()), mc.inducing.Activated(W, levels=6), L)
+
+
 def free_form(L):
     mean = mc.means.Network(eqx.nn.MLP(1, L, 4, 1, activation=jnp.tanh, key=jax.random.key(0)))
     return mc.GP(mc.kernels.CholeskySVGP(mc.kernels.RBF(0.5), Z), mean)
@@ -71,6 +83,8 @@ PROCESSES = {
     "Sparse, diagonal": lambda L: sparse(L, covariance="diag", whiten=False),
     "Sparse, coregionalised": coregionalised,
     "Sparse, Fourier": fourier,
+    "Sparse, harmonics": harmonics,
+    "Sparse, activated": activated,
     "Tempered": lambda L: mc.processes.Tempered(sparse(L), np.linspace(0.5, 1.0, L)),
     "mixture": lambda L: Either(sparse(L), mc.Sparse(prior(L), mc.inducing.Points(Z + 0.1), L)),
     "random": lambda L: Shaken(sparse(L)),
@@ -138,6 +152,9 @@ SOME = [
     ("Sparse, diagonal", "PredictiveLogLikelihood", "Bernoulli", "float32"),
     ("Sparse, coregionalised", "with a state", "Correlated", "float64"),
     ("Sparse, Fourier", "GVI, Renyi", "Softmax", "float32"),
+    ("Sparse, harmonics", "CollapsedELBO", "Gaussian", "float32"),
+    ("Sparse, harmonics", "GVI, Wasserstein", "Bernoulli", "float64"),
+    ("Sparse, activated", "PredictiveLogLikelihood", "StudentT", "float32"),
     ("Tempered", "GVI, Wasserstein", "Gaussian", "float32"),
     ("mixture", "GVI, KL", "Poisson", "float32"),
     ("random", "ELBO", "Gaussian", "float64"),

@@ -104,23 +104,30 @@ class Activated(InducingVariables):
 
         Their squares are the parts of E[sigma(t)^2] that are in each degree, of a size that does not change with d.
         """
-        d, levels = self.dimension, int(self.levels)
-        whole = self.activation.coefficients(d, levels) * root_num_harmonics(d, levels)
-        kept = np.where(kernel.vanishing(d, levels), 0.0, whole)
+        whole = self._amplitudes()
+        kept = np.where(kernel.vanishing(self.dimension, len(whole)), 0.0, whole)
         if not kept.any():
             raise ValueError(
                 f"nothing is left of {self.activation!r}: the eigenvalues of {type(kernel).__name__} are 0 at all levels below "
-                f"{levels} that it has"
-            )
-        bent, lost = np.sum(whole[2:] ** 2), np.sum((whole - kept) ** 2)
-        if lost > 0.1 * bent:
-            skipped = [n for n in range(levels) if whole[n] != kept[n]]
-            warnings.warn(
-                f"{self.activation!r} loses {lost / (lost + np.sum(kept[2:] ** 2)):.0%} of what is not linear in it: the "
-                f"eigenvalues of {type(kernel).__name__} are 0 at the levels {skipped}",
-                stacklevel=2,
+                f"{self.levels} that it has"
             )
         return kept
+
+    def _amplitudes(self) -> np.ndarray:
+        d, levels = self.dimension, int(self.levels)
+        return self.activation.coefficients(d, levels) * root_num_harmonics(d, levels)
+
+    def check_kernel(self, kernel: Any) -> None:
+        """Says so where much of what is not linear in the activation is at levels that the kernel does not have."""
+        whole, kept = self._amplitudes(), self.amplitudes(kernel)
+        bent, lost = np.sum(whole[2:] ** 2), np.sum((whole - kept)[2:] ** 2)
+        if lost > 0.1 * bent:
+            skipped = [n for n in range(len(whole)) if whole[n] != kept[n]]
+            warnings.warn(
+                f"{self.activation!r} loses {lost / bent:.0%} of what is not linear in it: the eigenvalues of "
+                f"{type(kernel).__name__} are 0 at the levels {skipped}",
+                stacklevel=4,
+            )
 
 
 def _check_layer(kernel: Any, W: Array, weight: Array, bias: Array) -> None:
