@@ -254,6 +254,7 @@ VALUES = [
     EarlyStopping(patience=7),
     COLUMNS,
     *COLUMNS.encoders,
+    tabular.Place("lat", "lon", (0.1, 0.2, 0.3), True),
     tabular.detect(TABLE.column("y")),
     INPUTS,
     RESIDUALS,

@@ -83,6 +83,9 @@ def fit(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column not to predict from; may be repeated.")
     ] = None,
+    flat: Annotated[
+        bool, typer.Option("--flat", help="Take latitude and longitude as two numbers, not as a place on the globe.")
+    ] = False,
     method: Annotated[_Method, typer.Option(help="auto: exact up to 2000 rows, sparse beyond.")] = _Method.auto,
     inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points of a sparse model, at most.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the optimiser, at most.")] = None,
@@ -115,6 +118,7 @@ def fit(
         target,
         task=None if task is None else task.value,
         exclude=exclude or (),
+        flat=flat,
         holdout=holdout,
         settings=settings,
     )
@@ -124,6 +128,8 @@ def fit(
     say(f"{data}: {counted(table, 'row')}, {counted(table.names, 'column')}")
     say.notes(problem.notes)
     say(problem.target.reason + (" (--task changes this)" if task is None else ""))
+    for latitude, longitude in problem.columns.pairs:
+        say(f"{latitude!r} and {longitude!r}: a place on the globe, by their names and values (--flat changes this)")
     say(f"{counted(problem.columns.used, 'column')} to predict from, as {counted(problem.columns.features, 'feature')}")
     say(f"{problem.method}; {problem.held_out}")
     try:
@@ -205,7 +211,7 @@ def show(
     say(report.method)
     say.notes(report.notes, len(report.notes))
     say("\nkernel, of inputs that are standardised:")
-    for line in describe.in_words(describe.kernel_of(model), len(model.columns.features)):
+    for line in describe.in_words(describe.kernel_of(model), len(model.columns.features), describe.labels(model)):
         say(f"  {line}")
     say.relevance(model)
     say(f"\nnoise: {describe.noise(model)}")

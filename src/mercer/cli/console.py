@@ -51,18 +51,17 @@ class Printer:
         """A table of columns, the most relevant first, with the shortest lengthscale of its features in each part."""
         from mercer.tabular import describe
 
-        relevances, groups = describe.relevances(model), describe.column_groups(model)
-        scales = describe.lengthscales(describe.kernel_of(model), len(model.columns.features))
+        relevances, scales = describe.relevances(model), describe.shortest_lengthscales(model)
         self(
             "\nrelevance: a column's share of how much the function changes over a standard deviation; and lengthscales"
+            + " (of a place as angles at the equator, to the east / to the north)" * bool(model.columns.places)
         )
         table = _table("column", "relevance", "", *scales)
         table.columns[2].justify, table.columns[2].no_wrap = "left", True
         most = max(relevances.values()) or 1.0
         for name, share in list(relevances.items())[:_MAX_SHOWN]:
-            short = [min(values[groups[name]].tolist(), default=float("nan")) for values in scales.values()]
             bar = "━" * round(12 * share / most)
-            table.add_row(visible(name), f"{100.0 * share:.0f} %", bar, *(f"{value:.3g}" for value in short))
+            table.add_row(visible(name), f"{100.0 * share:.0f} %", bar, *(values[name] for values in scales.values()))
         self._print(table)
         if len(relevances) > _MAX_SHOWN:
             self(f"  and {len(relevances) - _MAX_SHOWN} columns of less relevance")

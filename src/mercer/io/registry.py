@@ -64,6 +64,7 @@ _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
         "count": lambda values: jnp.asarray(values["num_data"], values["squares"].dtype),
     },
     "mercer.Sparse": {"gradients": lambda values: "reduced", "joint": lambda values: False},
+    "mercer.tabular.Settings": {"places": lambda values: ()},
     "mercer.training.Fit": {"objective": lambda values: None},
     "mercer.training.NaturalGradient": {"where": lambda values: None},
 }

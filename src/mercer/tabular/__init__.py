@@ -1,10 +1,12 @@
 """Tabular data: from the columns of a table to calibrated predictions of one of them."""
 
 from mercer.tabular.classification import Classification, classification
-from mercer.tabular.columns import Category, Columns, Date, Encoder, Number
+from mercer.tabular.columns import Columns
 from mercer.tabular.counts import Counts, counts
+from mercer.tabular.encoders import Category, Date, Encoder, Number
 from mercer.tabular.evaluation import Evaluation
 from mercer.tabular.inputs import Inputs
+from mercer.tabular.places import Place, pairs_of_coordinates
 from mercer.tabular.predictive import ClassPredictive, NumberPredictive, Predictive
 from mercer.tabular.predictors import NumberPredictor, Predictor
 from mercer.tabular.regression import Regression, Stream, regression
@@ -40,6 +42,8 @@ __all__ = [
     "Number",
     "Category",
     "Date",
+    "Place",
+    "pairs_of_coordinates",
     "Target",
     "detect",
 ]

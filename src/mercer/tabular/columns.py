@@ -2,14 +2,12 @@
 
 `Columns.describe` looks at a table once, column by column, and decides: a number is taken as it is; a category is 0 or 1 for
 each of its levels; a date is a number of days and, where the data cover more than two of a cycle, a point on the circle of
-that cycle. What tells nothing (a constant, an identifier) is left out. Every decision is a sentence in `notes`. The result
-is a value that is saved with the model, so that new tables are encoded as the training table was.
+that cycle; a latitude and a longitude together are a point on the globe. What tells nothing (a constant, an identifier) is
+left out. Every decision is a sentence in `notes`. The result is a value that is saved with the model, so that new tables are
+encoded as the training table was.
 """
 
-import abc
-import itertools
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import equinox as eqx
@@ -18,241 +16,8 @@ from jaxtyping import Float
 
 from mercer.io.tables import Column, Table, TableError
 from mercer.parameters import Module
-
-MAX_LEVELS = 20
-_DAY = np.timedelta64(1, "D")
-
-
-class Encoder(Module):
-    """How one column becomes features."""
-
-    column: str = eqx.field(static=True)
-
-    @property
-    @abc.abstractmethod
-    def features(self) -> tuple[str, ...]:
-        """The name of each feature."""
-
-    @abc.abstractmethod
-    def encode(self, column: Column, out: Float[np.ndarray, "N F"], notes: list[str]) -> None:
-        """Writes the features of `column` into `out`: finite numbers, whatever is missing. Says in `notes` what is new."""
-
-
-class Number(Encoder):
-    """A number or a truth value: the number itself, `fill` where it is missing; and 1 where it is missing, 0 elsewhere."""
-
-    fill: float = eqx.field(static=True)
-    varies: bool = eqx.field(static=True)  # whether the number is a feature
-    indicator: bool = eqx.field(static=True)  # whether its absence is one
-
-    @classmethod
-    def describe(cls, column: Column, notes: list[str]) -> "Number | str":
-        """The encoder of a column, or why it is of no use; and notes."""
-        values = column.numbers()
-        infinite = int(np.isinf(values).sum())
-        if infinite:
-            notes.append(f"column {column.name!r}: {_of(infinite, values)} infinite; they count as missing")
-        fill = _median(values)
-        if column.kind == "boolean":
-            return cls.of_values(column.name, values, float(fill > 0.5), "the more frequent value", notes)
-        return cls.of_values(column.name, values, fill, f"the median {fill:.6g}", notes)
-
-    @classmethod
-    def of_values(cls, name: str, values: np.ndarray, fill: float, said: str, notes: list[str]) -> "Number | str":
-        """As `describe`, for values of which those that are not finite are missing and become `fill`, which is `said`."""
-        present = _finite(values)
-        missing = len(values) - len(present)
-        if not len(present):
-            return "no value is present"
-        varies = bool((present != present[0]).any())
-        if not varies and not missing:
-            return "it is constant"
-        if missing and varies:
-            filled = f"filled with {said}, with an indicator column"
-            notes.append(f"column {name!r}: {_of(missing, values)} missing; {filled}")
-        elif missing:
-            notes.append(f"column {name!r} is constant where it is present; only whether it is missing is used")
-        return cls(name, fill, varies, missing > 0)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return (self.column,) * self.varies + (f"{self.column} is missing",) * self.indicator
-
-    def encode(self, column, out, notes):
-        self.encode_values(column.numbers(), out, notes)
-
-    def encode_values(self, values: Float[np.ndarray, " N"], out: Float[np.ndarray, "N F"], notes: list[str]) -> None:
-        """As `encode`, for values of which those that are not finite are missing."""
-        missing = ~np.isfinite(values)
-        if missing.any() and not self.indicator:
-            said = f"{_of(missing.sum(), values)} missing, and none was in training; filled with its median there"
-            notes.append(f"column {self.column!r}: {said}")
-        if self.varies:
-            largest = np.finfo(out.dtype).max
-            np.clip(values, -largest, largest, out=out[:, 0], casting="same_kind")
-            out[missing, 0] = np.clip(self.fill, -largest, largest)
-        if self.indicator:
-            out[:, -1] = missing
-
-
-class Category(Encoder):
-    """One of some levels: for each 1 where it is the value and 0 elsewhere. Of two levels, the second alone is a feature.
-
-    Being missing, or any other level than those listed, is a level of its own where it occurred in training.
-    Elsewhere both are 0 in all features.
-    """
-
-    levels: tuple[str, ...] = eqx.field(static=True)  # by falling frequency
-    missing: bool = eqx.field(static=True)
-    other: bool = eqx.field(static=True)
-
-    @classmethod
-    def describe(cls, column: Column, notes: list[str]) -> "Category | str":
-        """The encoder of a column, or why it is of no use; and notes."""
-        name, counts = column.name, Counter(column.values.tolist())
-        missing = counts.pop(None, 0)
-        present = counts.total()
-        if not present:
-            return "no value is present"
-        if is_identifier(len(counts), present):
-            said = f"{len(counts)} of its {present} texts are different: an identifier or free text"
-            return f"{said}; number the levels or write dates as 2024-12-31 to use it"
-        if len(counts) == 1 and not missing:
-            return "it is constant"
-        levels = sorted(counts, key=lambda level: (-counts[level], level))
-        room = MAX_LEVELS - (missing > 0)
-        kept = levels if len(levels) <= room else levels[: room - 1]
-        if missing:
-            notes.append(f"column {name!r}: {_of(missing, column.values)} missing; that is a level of its own")
-        if len(kept) < len(levels):
-            rarest = f"the {len(levels) - len(kept)} rarest are taken as one, other"
-            notes.append(f"column {name!r} has {len(levels)} levels; {rarest}")
-        return cls(name, tuple(kept), missing > 0, len(kept) < len(levels))
-
-    @property
-    def _level_names(self) -> tuple[str, ...]:
-        named = tuple(f"{self.column}={level}" for level in self.levels)
-        return named + (f"{self.column} is missing",) * self.missing + (f"{self.column}: other",) * self.other
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        return self._level_names[1:] if len(self._level_names) == 2 else self._level_names
-
-    def encode(self, column, out, notes):
-        texts, known = column.texts(), len(self.levels)
-        of_other = known + self.missing if self.other else -1
-        codes = {level: code for code, level in enumerate(self.levels)} | {None: known if self.missing else of_other}
-        code = np.fromiter((codes.get(text, of_other) for text in texts), dtype=np.int64, count=len(texts))
-        for feature in range(out.shape[1]):
-            out[:, feature] = code == feature + len(self._level_names) - out.shape[1]
-        absent = 0 if self.missing else int(column.missing.sum())
-        if absent:
-            notes.append(f"column {self.column!r}: {_of(absent, texts)} missing, and none was in training")
-        unseen = 0 if self.other else int((code < 0).sum()) - absent
-        if unseen:
-            first = next(text for text in texts if text is not None and text not in codes)
-            levels = f"levels that training did not have (first: {first!r})"
-            notes.append(f"column {self.column!r}: {_of(unseen, texts)} of {levels}")
-
-
-class Date(Encoder):
-    """A date: days since `origin`, and the sine and cosine of where it is in each of the `cycles`."""
-
-    origin: str = eqx.field(static=True)
-    days: Number
-    cycles: tuple[str, ...] = eqx.field(static=True)
-
-    @classmethod
-    def describe(cls, column: Column, notes: list[str]) -> "Date | str":
-        """The encoder of a column, or why it is of no use; and notes."""
-        dates = column.dates()
-        present = dates[~np.isnat(dates)]
-        origin = present.min() if len(present) else np.datetime64(0, "us")
-        since = (dates - origin) / _DAY
-        fill = _median(since)
-        median = _after(origin, fill).astype("datetime64[D]")
-        days = Number.of_values(column.name, since, fill, f"the median {median}", notes)
-        if isinstance(days, str):
-            return days
-        span = (present.max() - origin) / _DAY
-        cycles = [name for name, (period, phase) in _CYCLES.items() if span > 2 * period and _varies(phase(present))]
-        return cls(column.name, str(origin), days, tuple(cycles))
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        waves = itertools.product(self.cycles, ("sin", "cos"))
-        return self.days.features + tuple(f"{self.column}: {cycle} ({wave})" for cycle, wave in waves)
-
-    def encode(self, column, out, notes):
-        dates, first = column.dates(), len(self.days.features)
-        origin = np.datetime64(self.origin, "us")
-        self.days.encode_values((dates - origin) / _DAY, out[:, :first], notes)
-        dates = np.where(np.isnat(dates), _after(origin, self.days.fill), dates)
-        for position, cycle in enumerate(self.cycles):
-            angle = 2.0 * np.pi * _CYCLES[cycle][1](dates)
-            out[:, first + 2 * position] = np.sin(angle)
-            out[:, first + 2 * position + 1] = np.cos(angle)
-
-
-def _time_of_year(dates: np.ndarray) -> np.ndarray:
-    year = dates.astype("datetime64[Y]")
-    start, end = year.astype("datetime64[us]"), (year + np.timedelta64(1, "Y")).astype("datetime64[us]")
-    return (dates - start) / (end - start)
-
-
-def _day_of_week(dates: np.ndarray) -> np.ndarray:
-    day = dates.astype("datetime64[D]").astype(np.int64)
-    return (day + 3) % 7 / 7.0  # day 0 was a Thursday, and weeks begin on Mondays
-
-
-def _hour_of_day(dates: np.ndarray) -> np.ndarray:
-    return (dates - dates.astype("datetime64[D]")) / _DAY
-
-
-# The length of each cycle in days, and where in it (from 0 to 1) a date is.
-_CYCLES: dict[str, tuple[float, Callable[[np.ndarray], np.ndarray]]] = {
-    "time of year": (365.2425, _time_of_year),
-    "day of week": (7.0, _day_of_week),
-    "hour of day": (1.0, _hour_of_day),
-}
-
-
-def _varies(phase: np.ndarray) -> bool:
-    """Whether points on a circle are more than about a hundredth of it apart: the length of their mean is below 1."""
-    return bool(abs(np.exp(2j * np.pi * phase).mean()) < 0.999)
-
-
-def is_identifier(distinct: int, present: int) -> bool:
-    """Whether nearly every text is different, so that none of them tells anything of the next row."""
-    return distinct > MAX_LEVELS and distinct > 0.9 * present
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    """The finite values; no copy where all are."""
-    finite = np.isfinite(values)
-    return values if finite.all() else values[finite]
-
-
-def _median(values: np.ndarray) -> float:
-    """The median of the finite values. It is found by its half where the sum of two huge values overflows."""
-    present = _finite(values)
-    with np.errstate(over="ignore"):
-        median = float(np.median(present)) if len(present) else 0.0
-    return median if np.isfinite(median) else 2.0 * float(np.median(0.5 * present))
-
-
-def _after(origin: np.datetime64, days: float) -> np.datetime64:
-    return origin + np.timedelta64(round(days * 86_400e6), "us")
-
-
-def _of(count: int | np.integer, values: np.ndarray) -> str:
-    return f"{count} of {len(values)} {'values are' if len(values) > 1 else 'value is'}"
-
-
-def _describe(column: Column, notes: list[str]) -> Encoder | str:
-    encoders: dict[str, type[Number] | type[Category] | type[Date]]
-    encoders = {"number": Number, "boolean": Number, "text": Category, "date": Date}
-    return encoders[column.kind].describe(column, notes)
+from mercer.tabular.encoders import Category, Date, Encoder, Number
+from mercer.tabular.places import Place
 
 
 class Columns(Module):
@@ -262,12 +27,23 @@ class Columns(Module):
     notes: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
-    def describe(cls, table: Table, exclude: Collection[str] = ()) -> "Columns":
-        """How to encode the columns of a training table, but for those in `exclude`."""
+    def describe(
+        cls, table: Table, exclude: Collection[str] = (), pairs: Collection[tuple[str, str]] = ()
+    ) -> "Columns":
+        """How to encode the columns of a training table, but for those in `exclude`.
+
+        Each of the `pairs` holds the latitude and the longitude of a place (see `mercer.tabular.pairs_of_coordinates`).
+        """
         encoders: list[Encoder] = []
         notes: list[str] = []
+        pair_of = {name: pair for pair in pairs for name in pair}
         for name in table.names:
             if name in exclude:
+                continue
+            if name in pair_of:
+                pair = pair_of[name]
+                if name == min(pair, key=table.names.index):
+                    encoders.append(Place.describe(table, *pair, notes))
                 continue
             described = _describe(table.column(name), notes)
             if isinstance(described, str):
@@ -282,12 +58,30 @@ class Columns(Module):
     @property
     def used(self) -> tuple[str, ...]:
         """The names of the columns that a table to be encoded must have."""
-        return tuple(encoder.column for encoder in self.encoders)
+        return tuple(name for encoder in self.encoders for name in encoder.columns)
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the D features."""
         return tuple(feature for encoder in self.encoders for feature in encoder.features)
+
+    @property
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of the features that each column, or place, becomes, by its title."""
+        ends = np.cumsum([len(encoder.features) for encoder in self.encoders]).tolist()
+        each = zip(self.encoders, [0, *ends], ends, strict=False)
+        return {encoder.title: tuple(range(start, end)) for encoder, start, end in each}
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """The names of the columns of latitude and longitude of each place."""
+        return tuple((place.latitude, place.longitude) for place in self.encoders if isinstance(place, Place))
+
+    @property
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of the three features that are the unit vector of each place, by its title."""
+        titles = [encoder.title for encoder in self.encoders if isinstance(encoder, Place)]
+        return {title: self.groups[title][:3] for title in titles}
 
     def encode(self, table: Table, dtype: Any = np.float64, notes: list[str] | None = None) -> Float[np.ndarray, "N D"]:
         """The inputs X [N, D]: finite. What the table holds that training did not is said in `notes`."""
@@ -295,9 +89,15 @@ class Columns(Module):
         notes, first = [] if notes is None else notes, 0
         for encoder in self.encoders:
             last = first + len(encoder.features)
-            encoder.encode(table.column(encoder.column), X[:, first:last], notes)
+            encoder.encode(table, X[:, first:last], notes)
             first = last
         return X
+
+
+def _describe(column: Column, notes: list[str]) -> Encoder | str:
+    encoders: dict[str, type[Number] | type[Category] | type[Date]]
+    encoders = {"number": Number, "boolean": Number, "text": Category, "date": Date}
+    return encoders[column.kind].describe(column, notes)
 
 
 def _aligned(shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:

@@ -1,6 +1,7 @@
 """A model in words: what its kernel says of the function, which columns matter, how much noise there is."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,27 +35,44 @@ def kernel_of(model: TableModel) -> kernels.Kernel:
     return model.predictor.posterior.prior.kernel
 
 
-def in_words(kernel: kernels.Kernel, num_columns: int) -> list[str]:
-    """A kernel, line by line, its parts indented below it; a part of a sum with its share of the variance."""
+Labels = Mapping[tuple[int, ...], str]
+
+
+def in_words(kernel: kernels.Kernel, num_columns: int, labels: Labels = MappingProxyType({})) -> list[str]:
+    """A kernel, line by line, its parts indented below it; a part of a sum with its share of the variance.
+
+    `labels` names some features together, by their numbers.
+    """
     with double_precision():
-        return list(_lines(kernel, np.ones((1, num_columns))))
+        return list(_lines(kernel, np.ones((1, num_columns)), labels))
 
 
-def _lines(kernel: kernels.Kernel, x: np.ndarray) -> Iterator[str]:
+def labels(model: TableModel) -> Labels:
+    """What the features are that the factors of a kernel with places see."""
+    places = model.columns.places
+    planes = {features[:2]: f"{title} in the plane of the equator" for title, features in places.items()}
+    rest = sorted(set(range(len(model.columns.features))).difference(*planes))
+    north = [f"{title} towards the north" for title in places]
+    others = ["the other columns"] * (len(model.columns.encoders) > len(places))
+    return planes | {tuple(rest): " and ".join(others + north)} if places else {}
+
+
+def _lines(kernel: kernels.Kernel, x: np.ndarray, labels: Labels) -> Iterator[str]:
     """`x` is an input one standard deviation from the centre in every column, where variances are compared."""
     if isinstance(kernel, kernels.Scaled):
-        yield from _lines(kernel.kernel, x)
+        yield from _lines(kernel.kernel, x, labels)
         return
     if isinstance(kernel, kernels.OnDimensions):
-        first, *rest = _lines(kernel.kernel, x[:, kernel.dims])
-        yield f"{first} of the features {', '.join(str(d + 1) for d in kernel.dims)}"
+        first, *rest = _lines(kernel.kernel, x[:, kernel.dims], {})
+        numbers = f"the features {', '.join(str(d + 1) for d in kernel.dims)}"
+        yield f"{first} of {labels.get(kernel.dims, numbers)}"
         yield from rest
         return
     yield _WORDS.get(type(kernel), f"a {type(kernel).__name__} kernel") + _reach(kernel)
     parts = getattr(kernel, "kernels", ())
     variances = [float(part.diag(x)[0]) for part in parts]
     for part, variance in zip(parts, variances, strict=True):
-        first, *rest = _lines(part, x)
+        first, *rest = _lines(part, x, labels)
         share = f"{100.0 * variance / sum(variances):3.0f} %  " if isinstance(kernel, kernels.Sum) else ""
         yield f"  {share}{first}"
         yield from (f"  {' ' * len(share)}{line}" for line in rest)
@@ -68,16 +86,43 @@ def _reach(kernel: kernels.Kernel) -> str:
 
 
 def lengthscales(kernel: kernels.Kernel, num_columns: int) -> dict[str, Float[np.ndarray, " D"]]:
-    """The lengthscales of each part of a kernel that has them, one for each feature; NaN where a part does not see it."""
+    """The lengthscales of each part of a kernel that has them, one for each feature; NaN where a part does not see it.
+
+    Parts of one name that see different features are in one row.
+    """
     found: dict[str, np.ndarray] = {}
     for part, dims in _parts(kernel, num_columns):
         if isinstance(lengthscale := getattr(part, "lengthscale", None), Array):
             name = _WORDS.get(type(part), f"({type(part).__name__})").rpartition("(")[2].rstrip(")")
-            known = sum(other.partition(" #")[0] == name for other in found)
-            values = np.full(num_columns, np.nan)
-            values[list(dims)] = np.asarray(lengthscale)
-            found[f"{name} #{known + 1}" if known else name] = values
+            known = [values for other, values in found.items() if other.partition(" #")[0] == name]
+            if not known or not np.isnan(known[-1][list(dims)]).all():
+                known.append(np.full(num_columns, np.nan))
+                found[f"{name} #{len(known)}" if len(known) > 1 else name] = known[-1]
+            known[-1][list(dims)] = np.asarray(lengthscale)
     return found
+
+
+def shortest_lengthscales(model: TableModel) -> dict[str, dict[str, str]]:
+    """For each part of the kernel and each column the shortest lengthscale of its features, in words.
+
+    Those of a place are angles, to the east and to the north, as they are at the equator: a distance d in units of the radius
+    is seen there under an angle of 2 arcsin(d / 2).
+    """
+    places, scale = model.columns.places, np.asarray(model.predictor.inputs.scale)
+
+    def angle(values, d):
+        distance = float(values[d] * scale[d])
+        if np.isnan(distance):
+            return "-"
+        return f"{np.degrees(2.0 * np.arcsin(0.5 * distance)):.3g}°" if distance < 2.0 else ">180°"
+
+    def said(title, values):
+        if title in places:
+            return " / ".join(angle(values, d) for d in places[title][1:])
+        return f"{min(values[list(model.columns.groups[title])].tolist(), default=float('nan')):.3g}"
+
+    scales = lengthscales(kernel_of(model), len(model.columns.features))
+    return {part: {title: said(title, values) for title in model.columns.groups} for part, values in scales.items()}
 
 
 def _parts(kernel: kernels.Kernel, num_columns: int) -> Iterable[tuple[kernels.Kernel, tuple[int, ...]]]:
@@ -102,18 +147,9 @@ def relevance(kernel: kernels.Kernel, groups: Sequence[Sequence[int]], num_colum
     return change / max(change.sum(), np.finfo(float).tiny)
 
 
-def column_groups(model: TableModel) -> dict[str, list[int]]:
-    """The features that each column became."""
-    groups, first = {}, 0
-    for encoder in model.columns.encoders:
-        groups[encoder.column] = list(range(first, first + len(encoder.features)))
-        first += len(encoder.features)
-    return groups
-
-
 def relevances(model: TableModel) -> dict[str, float]:
     """The relevance of each column, the most relevant first."""
-    groups = column_groups(model)
+    groups = model.columns.groups
     values = relevance(kernel_of(model), list(groups.values()), len(model.columns.features))
     return dict(sorted(zip(groups, values.tolist(), strict=True), key=lambda pair: -pair[1]))
 

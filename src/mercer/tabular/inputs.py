@@ -2,7 +2,10 @@
 
 A column is standardised, mapped by the Yeo-Johnson transformation with the power that fits a normal best (Yeo and Johnson,
 2000), and standardised again. Kernels of one lengthscale per column suit columns of any unit and of skewed distribution then.
+The three columns of a place on the globe are not bent, and have one scale together: distances between places keep their ratios.
 """
+
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -25,9 +28,14 @@ class Inputs(Module):
     bent_scale: Float[Array, " D"] = constant()
 
     @classmethod
-    def of(cls, X: Float[np.ndarray, "N D"]) -> "Inputs":
-        """The map for training inputs."""
+    def of(cls, X: Float[np.ndarray, "N D"], places: Collection[Sequence[int]] = ()) -> "Inputs":
+        """The map for training inputs. Each of the `places` is the numbers of three columns that are a unit vector."""
         columns = [_describe(column) for column in np.asarray(X, dtype=float).T]
+        for place in places:
+            # The variance of a column of a flat map, as the sphere is of two dimensions.
+            scale = float(np.sqrt(np.sum(np.var(X[:, list(place)], axis=0)) / 2.0))
+            for d in place:
+                columns[d] = (float(np.mean(X[:, d])), scale if scale > 1e-12 else 1.0, 1.0, 0.0, 1.0)
         return cls(*(np.array(values) for values in zip(*columns, strict=True)))
 
     def __call__(self, X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:

@@ -144,7 +144,7 @@ def regression(
     X, Y, weights = merged(X, Y, weights)
     centre, scale = _standards(Y)
     with double_precision():
-        inputs = Inputs.of(X)
+        inputs = Inputs.of(X, settings.places)
         A, standard = inputs(X), Y / scale - centre / scale
         max_rows = settings.max_exact if len(X) <= settings.max_exact else settings.subset
         prior, noise, history = learn_prior(A, standard, weights, settings, max_rows)

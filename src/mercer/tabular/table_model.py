@@ -24,6 +24,7 @@ from mercer.tabular.classification import Classification, classification
 from mercer.tabular.columns import Columns
 from mercer.tabular.counts import Counts, counts
 from mercer.tabular.evaluation import Evaluation, baselines
+from mercer.tabular.places import pairs_of_coordinates
 from mercer.tabular.predictors import Predictor
 from mercer.tabular.regression import Regression, regression
 from mercer.tabular.targets import Target, Task, detect
@@ -79,11 +80,15 @@ class TableModel(Module):
         *,
         task: Task | None = None,
         exclude: Collection[str] = (),
+        flat: bool = False,
         holdout: float = 0.1,
         settings: Settings = DEFAULT,
     ) -> "TableModel":
-        """The model that predicts the column `target` from the others, but for those in `exclude`."""
-        problem = Problem.of(table, target, task=task, exclude=exclude, holdout=holdout, settings=settings)
+        """The model that predicts the column `target` from the others, but for those in `exclude`.
+
+        Columns of latitude and longitude are a place on the globe, or with `flat` two numbers like others.
+        """
+        problem = Problem.of(table, target, task=task, exclude=exclude, flat=flat, holdout=holdout, settings=settings)
         return problem.solve()
 
     def predict(
@@ -157,6 +162,7 @@ class Problem:
         *,
         task: Task | None = None,
         exclude: Collection[str] = (),
+        flat: bool = False,
         holdout: float = 0.1,
         settings: Settings = DEFAULT,
     ) -> "Problem":
@@ -177,15 +183,18 @@ class Problem:
         y, keep = question.encode(table.column(target))
         order, num_held = _order(y, bool(question.classes), holdout, settings)
         rows = np.flatnonzero(keep)[order]
-        columns = Columns.describe(table.rows(np.sort(rows[: len(rows) - num_held])), exclude={target, *exclude})
-        notes = [*table.notes, *columns.notes]
+        notes, excluded = list(table.notes), {target, *exclude}
+        pairs = [] if flat else pairs_of_coordinates(table, excluded, notes)
+        columns = Columns.describe(table.rows(np.sort(rows[: len(rows) - num_held])), excluded, pairs)
+        notes += columns.notes
         if len(rows) < len(table):
             notes.append(f"{len(table) - len(rows)} rows are left out, as {target!r} is missing there")
         # Exact on the rows for training is exact on all: the model that is scored is of the kind that is kept.
         exact = question.task == "regression" and len(rows) - num_held <= settings.max_exact
         if exact and len(rows) > _MAX_EXACT:
             raise TableError(f"{table.source} has too many rows ({len(rows)}) for an exact model; lower max_exact")
-        settings = dataclasses.replace(settings, max_exact=len(rows) if exact else 0)
+        places = tuple(columns.places.values())
+        settings = dataclasses.replace(settings, max_exact=len(rows) if exact else 0, places=places)
         return cls(
             table, columns, question, columns.encode(table.rows(rows)), y[order], num_held, settings, tuple(notes)
         )

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Real, Shaped
 
 from mercer.io.tables import Column, TableError
 from mercer.parameters import Module
-from mercer.tabular.columns import is_identifier
+from mercer.tabular.encoders import is_identifier
 
 Task = Literal["regression", "binary", "multiclass", "counts"]
 MAX_CLASSES = 50

@@ -1,13 +1,14 @@
 """The default model of a table, and how its hyperparameters are learned.
 
 The kernel is a sum of three: a smooth and a rough one, with a lengthscale for each column, and one that is additive over
-columns. Their variances decide which of them the data want. Priors of wide spread keep the hyperparameters of small tables
-within reason. They are learned by exact marginal likelihood, on a random subset where there are many rows.
+columns. Their variances decide which of them the data want. A place on the globe enters by distances in space. Priors of wide
+spread keep the hyperparameters of small tables within reason. They are learned by exact marginal likelihood, on a random subset
+where there are many rows.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +54,7 @@ class Settings:
     - `steps`: steps of the optimiser, at most.
     - `seed`: what all random choices follow from.
     - `checkpoint`: a path; files that begin with it keep the state of training, and a run that finds them goes on.
+    - `places`: the numbers of the three columns that are the unit vector of a place, for each place on the globe.
     - `watch`: called with (stage, steps done, steps at most, objective) from time to time.
     """
 
@@ -64,6 +66,7 @@ class Settings:
     checkpoint: Path | None = None
     watch: Watch | None = None
     kernel: kernels.Kernel | None = None
+    places: tuple[tuple[int, ...], ...] = ()
 
     def generator(self, purpose: int) -> np.random.Generator:
         """Random numbers for one purpose."""
@@ -73,15 +76,30 @@ class Settings:
 DEFAULT = Settings()
 
 
-def default_kernel(num_columns: int) -> kernels.Sum:
-    """A smooth and a rough kernel over all columns and one that is additive over them, where training begins."""
-    each = jnp.ones(num_columns)
+def default_kernel(num_columns: int, places: Sequence[Sequence[int]] = ()) -> kernels.Sum:
+    """A smooth and a rough kernel over all columns and one that is additive over them, where training begins.
+
+    Each of the `places` is the numbers of three columns that are a point on the globe. The first two, in the plane of the
+    equator, have a factor of their own with one lengthscale. So turning the globe around its axis changes nothing, and the
+    third, towards the north, is a column like others: most fields change faster to the north than to the east.
+    """
+    planes = [tuple(place[:2]) for place in places]
+    rest = sorted(set(range(num_columns)).difference(*planes))
+    each = jnp.ones(len(rest))
     reach = float(np.sqrt(num_columns))
+
+    def over_all(kind: type[kernels.Stationary], lengthscale: float, variance: float) -> kernels.Kernel:
+        kernel = kind(lengthscale * each, variance)
+        return (
+            kernels.Product([*(kind(lengthscale).on(plane) for plane in planes), kernel.on(rest)]) if places else kernel
+        )
+
+    additive = kernels.Additive(1.5 * each, 0.5 / len(rest) * each)
     return kernels.Sum(
         [
-            kernels.Matern52(reach * each, 0.7),
-            kernels.Matern12(3.0 * reach * each, 0.3),
-            kernels.Additive(1.5 * each, 0.5 / num_columns * each),
+            over_all(kernels.Matern52, reach, 0.7),
+            over_all(kernels.Matern12, 3.0 * reach, 0.3),
+            additive.on(rest) if places else additive,
         ]
     )
 
@@ -142,7 +160,7 @@ def learn_prior(
     if len(X) > max_rows:
         rows = settings.generator(1).permutation(len(X))[:max_rows]
         X, Y, weights = X[rows], Y[rows], None if weights is None else weights[rows]
-    kernel = default_kernel(X.shape[1]) if settings.kernel is None else settings.kernel
+    kernel = default_kernel(X.shape[1], settings.places) if settings.kernel is None else settings.kernel
     start = cast(Model(GP(kernel, mean=Constant(0.0)), Gaussian(0.1)), X.dtype)
     learned = learn(
         start,

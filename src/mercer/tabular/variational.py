@@ -99,7 +99,7 @@ def variational(
     `as_numbers` is what the prior is learned from: a function of Y with one column for each latent of the likelihood.
     `scale` is the variance of the latents where training begins, `mean` their mean.
     """
-    inputs = Inputs.of(X)
+    inputs = Inputs.of(X, settings.places)
     A = inputs(X)
     spread = np.maximum(as_numbers.std(axis=0), 1e-3)
     standard = (as_numbers - as_numbers.mean(axis=0)) / spread

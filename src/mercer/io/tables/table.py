@@ -48,6 +48,10 @@ class Table:
         column = self._load(self.names.index(name), start, stop)
         return dataclasses.replace(column, values=column.values[within])
 
+    def row_number(self, position: int) -> int:
+        """The number of a row in the source, of which the first is 1."""
+        return int(self._rows[position]) + 1
+
     def rows(self, selection: slice | Sequence[int] | np.ndarray) -> "Table":
         """The table of some of the rows: a slice, positions, or a boolean for each row."""
         rows = self._rows
