@@ -62,6 +62,9 @@ _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
     "mercer.objectives.SummedBatch": {
         "index": lambda values: jnp.arange(1, dtype=jnp.int32),
         "count": lambda values: jnp.asarray(values["num_data"], values["squares"].dtype),
+        "variances": lambda values: jnp.full(
+            len(values["gram"]), values.get("count", values["num_data"]), values["squares"].dtype
+        ),
     },
     "mercer.Sparse": {"gradients": lambda values: "reduced", "joint": lambda values: False},
     "mercer.tabular.Settings": {"places": lambda values: ()},
