@@ -126,6 +126,13 @@ def test_draws_have_the_kernel_as_covariance(name):
     assert np.all(np.abs(found - K) < 5 * errors + 0.03 * K[0, 0])  # few random functions stand for all high levels
 
 
+def test_draws_in_high_dimension_and_float32():
+    X = jnp.asarray(on_sphere(3, 100), jnp.float32)
+    draws = kernels.SphericalMatern32(2.0).draw(100, 2000, key=jax.random.key(0))(X)
+    assert draws.dtype == jnp.float32
+    np.testing.assert_allclose(jnp.mean(draws**2, axis=1), 1.0, atol=0.25)  # of some 100 random functions
+
+
 def test_features_have_the_kernel_as_product(name):
     kernel, X = ZONAL[name], jnp.asarray(on_sphere(3, 3))
     phi = kernel.features(40_000, key=jax.random.key(1))(X)

@@ -5,6 +5,7 @@ covariance with f(x) is phi_m(x) itself, whatever the kernel's parameters, and t
 A homogeneous kernel has the features r^degree phi_m(u), which depend on its weight and bias variances alone.
 """
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from mercer.harmonics import SphericalHarmonics as Basis
 from mercer.harmonics.gegenbauer import check_dimension, num_harmonics
 from mercer.inducing.base import InducingVariables
 from mercer.parameters import is_concrete
+
+_MOST_LEVELS = 256  # among which the largest eigenvalues are looked for
 
 
 class SphericalHarmonics(InducingVariables):
@@ -40,22 +43,19 @@ class SphericalHarmonics(InducingVariables):
     def largest(cls, kernel: Any, dimension: int, num: int) -> "SphericalHarmonics":
         """The `num` harmonics with the largest eigenvalues under a kernel, level by level; of the last, as many as are left."""
         check_dimension(dimension)
-        levels, found = 2, 0
-        while True:
-            eigenvalues = np.array(kernel.eigenvalues(dimension, levels))
-            eigenvalues[kernel.vanishing(dimension, levels)] = 0.0
+        levels = 4
+        while levels <= _MOST_LEVELS:
+            eigenvalues = np.where(kernel.vanishing(dimension, levels), 0.0, kernel.eigenvalues(dimension, levels))
             order = [int(n) for n in np.argsort(-eigenvalues, kind="stable") if eigenvalues[n] > 0.0]
-            counts = np.cumsum([num_harmonics(dimension, n) for n in order])
-            # Enough, and the last level looked at is not among those that are taken.
-            if len(counts) and counts[-1] >= num and order[int(np.searchsorted(counts, num))] < levels - 2:
-                break
-            if levels > 512 or (len(counts) and counts[-1] == found and levels > 64):
-                raise ValueError(
-                    f"{type(kernel).__name__} has {found} harmonics with an eigenvalue above 0, fewer than {num}"
-                )
-            levels, found = levels + 2, counts[-1] if len(counts) else 0
-        taken = order[: int(np.searchsorted(counts, num)) + 1]
-        return cls(dimension, taken, num)
+            found = list(itertools.accumulate(num_harmonics(dimension, n) for n in order))
+            taken = order[: sum(count < num for count in found) + 1]
+            # Enough, and two levels above those taken have been looked at.
+            if found and found[-1] >= num and max(taken) < levels - 2:
+                return cls(dimension, taken, num)
+            levels += 4
+        raise ValueError(
+            f"{type(kernel).__name__} has fewer than {num} harmonics with an eigenvalue above 0 in {dimension} dimensions"
+        )
 
     @property
     def num(self):

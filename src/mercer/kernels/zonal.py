@@ -30,7 +30,8 @@ from mercer.linalg.products import matmul
 from mercer.parameters import cast, constant, dtype_of, param, positive, unit_interval
 from mercer.roots import safe_sqrt
 
-_LEVELS = 64  # of the spectrum that draws see; what is above is drawn at the last of them
+_LEVELS = 64  # of the spectrum that draws see, at most; what is above is drawn at the last of them
+_MOST_HARMONICS = 1e30  # of a level that they see: more are no numbers in float32
 
 
 class Zonal(Kernel):
@@ -58,9 +59,9 @@ class Zonal(Kernel):
         return KarhunenLoeve(self, key, num_features, num_outputs)
 
 
-def shares_of_levels(kernel: Kernel, dimension: int, levels: int = _LEVELS) -> Float[Array, " L"]:
+def shares_of_levels(kernel: Kernel, dimension: int, levels: int = 2) -> Float[Array, " L"]:
     """lambda_n N_n, the part of the variance that is in each level, at least so many; of the last that above it, too."""
-    levels = max(levels, _LEVELS)
+    levels = max(levels, sum(num_harmonics(dimension, n) < _MOST_HARMONICS for n in range(_LEVELS)))
     counts = np.array([float(num_harmonics(dimension, n)) for n in range(levels)])
     eigenvalues = kernel.eigenvalues(dimension, levels)
     shares = jnp.maximum(eigenvalues, 0.0) * jnp.asarray(counts, eigenvalues.dtype)
@@ -82,12 +83,13 @@ class KarhunenLoeve(Map):
 
     def __call__(self, X: Float[Array, "N d"]) -> Float[Array, "N P"]:
         kernel, d = cast(self.kernel, X.dtype), X.shape[1]
-        levels = 1
-        while levels < _LEVELS - 1 and sum(num_harmonics(d, n) for n in range(levels + 1)) <= self.num_features // 2:
+        shares, levels = shares_of_levels(kernel, d), 1
+        while (
+            levels < len(shares) - 1 and sum(num_harmonics(d, n) for n in range(levels + 1)) <= self.num_features // 2
+        ):
             levels += 1
         basis = SphericalHarmonics(d, levels)
         key_low, key_high, key_weights = jax.random.split(self.key, 3)
-        shares = shares_of_levels(kernel, d)
         xi = jax.random.normal(key_low, (basis.num, self.num_outputs), X.dtype)
         low = matmul(basis.rows(X).T, root_of_eigenvalues(kernel, basis)[:, None] * xi)
         num = self.num_features - basis.num
