@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mercer.harmonics.sphere import from_latlon
-from mercer.io.tables import Table, TableError
+from mercer.io.tables import Column, Table, TableError
 from mercer.tabular.encoders import Encoder, count_of
 from mercer.tabular.training import double_precision
 
@@ -71,7 +71,7 @@ class Place(Encoder):
 
 
 def pairs_of_coordinates(table: Table, exclude: Collection[str], notes: list[str]) -> list[tuple[str, str]]:
-    """The pairs of columns (latitude, longitude) of a table, by their names and values; and notes on those that seem to be some.
+    """The pairs of columns (latitude, longitude) of a table, by their names and values; and notes on those that only look alike.
 
     The names of the two are the same but for one word, lat or latitude in the first, and lon, lng, long or longitude in the
     second. The values are numbers, not all the same, and lie from -90 to 90 and from -180 to 360.
@@ -87,45 +87,46 @@ def pairs_of_coordinates(table: Table, exclude: Collection[str], notes: list[str
     for columns in found.values():
         match columns["latitude"], columns["longitude"]:
             case [latitude], [longitude]:
-                if all(_varies(table, name) for name in (latitude, longitude)):
-                    wrong = _beyond(table, latitude, "latitude") or _beyond(table, longitude, "longitude")
-                    if wrong is None:
-                        pairs.append((latitude, longitude))
-                    else:
-                        notes.append(
-                            f"columns {latitude!r} and {longitude!r} are taken as numbers, not as a place: {wrong}"
-                        )
+                degrees = {role: table.column(name) for role, name in zip(_NAMES, (latitude, longitude), strict=True)}
+                if not all(_varies(column) for column in degrees.values()):
+                    continue
+                wrong = [said for role, column in degrees.items() if (said := _beyond(table, column, role))]
+                if wrong:
+                    names = f"columns {latitude!r} and {longitude!r}"
+                    notes.append(f"{names} are taken as numbers, not as a place: {wrong[0]}")
+                else:
+                    pairs.append((latitude, longitude))
             case [_, *_] as latitudes, [_, *_] as longitudes:
                 several = " and ".join(map(repr, latitudes + longitudes))
                 notes.append(f"columns {several} are taken as numbers: which of them belong together is not clear")
     return pairs
 
 
-def _varies(table: Table, name: str) -> bool:
+def _varies(column: Column) -> bool:
     """Whether a column holds numbers that are not all the same."""
-    column = table.column(name)
     if column.kind != "number":
         return False
     present = column.values[np.isfinite(column.values)]
     return bool(len(present) and (present != present[0]).any())
 
 
-def _beyond(table: Table, name: str, role: str) -> str | None:
-    """What is wrong with the degrees in a column, if anything is."""
-    degrees, (low, high) = table.column(name).numbers(), _RANGES[role]
+def _beyond(table: Table, column: Column, role: str) -> str | None:
+    """What is wrong with the degrees in a column of a table, if anything is."""
+    degrees, (low, high) = column.numbers(), _RANGES[role]
     wrong = np.flatnonzero(np.isfinite(degrees) & ~((low <= degrees) & (degrees <= high)))
     if not len(wrong):
         return None
-    said = f"column {name!r} holds {degrees[wrong[0]]:.6g} in row {table.row_number(int(wrong[0]))}"
+    said = f"column {column.name!r} holds {degrees[wrong[0]]:.6g} in row {table.row_number(int(wrong[0]))}"
     return f"{said}, and {role}s are from {low:g} to {high:g} degrees"
 
 
 def _vectors(table: Table, latitude: str, longitude: str) -> Float[np.ndarray, "N 3"]:
     """The unit vector of each row, NaN where one of the two is missing or infinite."""
-    for name, role in ((latitude, "latitude"), (longitude, "longitude")):
-        if (wrong := _beyond(table, name, role)) is not None:
+    columns = [table.column(name) for name in (latitude, longitude)]
+    for column, role in zip(columns, _NAMES, strict=True):
+        if (wrong := _beyond(table, column, role)) is not None:
             raise TableError(f"{table.source}: {wrong}; correct it")
-    degrees = np.stack([table.column(name).numbers() for name in (latitude, longitude)])
+    degrees = np.stack([column.numbers() for column in columns])
     present = np.isfinite(degrees).all(axis=0)
     vectors = np.full((len(present), 3), np.nan)
     with double_precision():
