@@ -31,6 +31,25 @@ def _matern52(x, y, lengthscale, variance):
     return variance * (1.0 + math.sqrt(5.0) * r + 5.0 * r**2 / 3.0) * math.exp(-math.sqrt(5.0) * r)
 
 
+def _in_polar(x, weights, bias):
+    """The norm and the direction of [sqrt(weights) x, sqrt(bias)]."""
+    z = np.append(np.sqrt(weights) * x, math.sqrt(bias))
+    return math.sqrt(z @ z), z / math.sqrt(z @ z)
+
+
+def _homogeneous(x, y):
+    (r, u), (s, v) = (_in_polar(a, ARD, 0.6) for a in (x, y))
+    return r * s * _matern52(u, v, 0.8, 1.2)
+
+
+def _heat(x, y):
+    """On the sphere in R^4, where R_n(cos a) is sin((n + 1) a) / ((n + 1) sin a), and there are (n + 1)^2 harmonics."""
+    angle = math.acos(_in_polar(x, 0.4, 0.9)[1] @ _in_polar(y, 0.4, 0.9)[1])
+    n = np.arange(12)
+    shares = (n + 1) ** 2 * np.exp(-0.5 * 0.6**2 * n * (n + 2))
+    return 1.1 * np.sum(shares * np.sin((n + 1) * angle) / ((n + 1) * math.sin(angle))) / np.sum(shares)
+
+
 def _jittered(K):
     return K + 1e-10 * np.mean(np.diagonal(K)) * np.eye(len(K))
 
@@ -167,6 +186,8 @@ FORMULAS = {
     "Linear ARD": lambda x, y: sum(ARD * x * y),
     "Polynomial": lambda x, y: (0.3 * sum(x * y) + 0.8) ** 3,
     "Polynomial ARD": lambda x, y: (sum(ARD * x * y) + 1.5) ** 2,
+    "Homogeneous": _homogeneous,
+    "Homogeneous heat": _heat,
     "ArcCosine": lambda x, y: _arc_cosine(x, y, 1, 1, np.ones(3), 1.0, 1.0),
     **{
         f"ArcCosine order {n} depth {d}": lambda x, y, n=n, d=d: _arc_cosine(x, y, n, d, ARD, 0.7, 1.3)
@@ -212,7 +233,7 @@ def test_every_kernel_of_parameters_has_defaults():
     of_kernels = (kernels.Sum, kernels.Product, kernels.Scaled, kernels.OnDimensions, kernels.ChangePoints)
     of_kernels += (kernels.Convolutional, kernels.FeatureMap, kernels.CholeskySVGP, kernels.DiagonalSVGP)
     of_kernels += (kernels.KernelisedSVGP, kernels.SparsePosterior, kernels.FixedSparsePosterior, kernels.Tempered)
-    of_kernels += (kernels.nngp.NNGP, kernels.nngp.NTK)
+    of_kernels += (kernels.nngp.NNGP, kernels.nngp.NTK, kernels.Homogeneous)
     for kind in {type(kernel) for kernel in KERNELS.values()}.difference(of_kernels):
         assert jax.eval_shape(kind(), jnp.ones((2, 1))).shape == (2, 2)
 

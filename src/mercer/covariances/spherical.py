@@ -100,7 +100,9 @@ class _Expansion(Map):
         units, scale = unit_vectors(self.basis.dimension, kernel, X)
         key_features, key_weights = jax.random.split(self.key)
         shares = shares_of_levels(kernel, self.basis.dimension, max(self.basis.levels) + 2)
-        phi = zonal_features(key_features, self.num_features, units, shares.at[np.array(self.basis.levels)].set(0.0))
+        phi = zonal_features(
+            key_features, self.num_features, units, shares.at[np.array(self.basis.levels, np.int32)].set(0.0)
+        )
         values = matmul(self.basis.rows(units).T, self.weights.astype(X.dtype))
         values = values + matmul(phi, jax.random.normal(key_weights, (phi.shape[1], values.shape[1]), X.dtype))
         return values if scale is None else scale[:, None] * values

@@ -65,7 +65,7 @@ class SphericalHarmonics(Module):
     def degrees(self) -> np.ndarray:
         """The degree of each function, [M]."""
         counts = [num_harmonics(self.dimension, n) for n in self.levels]
-        return np.repeat(self.levels, counts)[: self.num]
+        return np.repeat(self.levels, counts)[: self.num].astype(np.int32)
 
     def __call__(self, X: Float[AnyArray, "N d"]) -> Float[Array, "N M"]:
         """The functions at unit vectors."""
@@ -148,11 +148,16 @@ def _plan(dimension: int, levels: tuple[int, ...], num: int) -> _Plan:
     made, before, stages = 2 * top + 1, 0, []
     for length in range(1, every.length[needed].max(initial=0) + 1):
         numbers = np.flatnonzero(needed & (every.length == length))
-        stages.append((place[every.parent[numbers]] - before, every.factor[numbers]))
+        stages.append((_as_index(place[every.parent[numbers]] - before), _as_index(every.factor[numbers])))
         place[numbers] = made + np.arange(len(numbers))
         before, made = made, made + len(numbers)
     parents = np.where(of_circle[wanted], wanted, every.parent[wanted])
-    return _Plan(top, tuple(stages), place[parents], every.factor[wanted], every.scale[wanted])
+    return _Plan(top, tuple(stages), _as_index(place[parents]), _as_index(every.factor[wanted]), every.scale[wanted])
+
+
+def _as_index(numbers: np.ndarray) -> np.ndarray:
+    """Of 32 bits, which JAX takes for an index whether it has 64 or not."""
+    return numbers.astype(np.int32)
 
 
 def _all_harmonics(dimension: int, top: int) -> list[_Harmonics]:

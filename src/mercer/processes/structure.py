@@ -88,10 +88,8 @@ class Structure(abc.ABC):
     def check_inputs(self, X: Any) -> None:
         """Refuses inputs at which the variables say nothing."""
         if not is_functional(X):
-            X = X[:, :-1] if self.indexed else X
-            self.inducing.check_inputs(X)
-            for _, kernel in self.pairs:
-                kernel.check_inputs(X)
+            self.kernel.check_inputs(X)
+            self.inducing.check_inputs(X[:, :-1] if self.indexed else X)
 
     def for_each_pair(self, function: Callable[..., Any], *arrays: Array) -> Any:
         """function(pair, *entries) for each pair and the entries of its G groups in arrays with a first axis of length L.
