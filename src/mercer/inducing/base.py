@@ -20,6 +20,8 @@ class InducingVariables(Module):
 
     # Whether `of_function` is exact for any smooth function, because the variables depend on it near some points only.
     pointwise: ClassVar[bool] = False
+    # Whether the variables hold no inputs, so that with k.on(dims) they are those of k, and `Kuf` sees the columns dims of X.
+    free_of_inputs: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

@@ -19,7 +19,7 @@ from mercer.harmonics.gegenbauer import check_dimension, num_harmonics
 from mercer.inducing.base import InducingVariables
 from mercer.parameters import is_concrete
 
-_MOST_LEVELS = 256  # among which the largest eigenvalues are looked for
+MOST_LEVELS = 256  # among which the largest eigenvalues are looked for
 
 
 class SphericalHarmonics(InducingVariables):
@@ -30,6 +30,8 @@ class SphericalHarmonics(InducingVariables):
     many; `largest` chooses those with the largest eigenvalues. Levels whose eigenvalue is 0 under the kernel that they are
     used with are skipped.
     """
+
+    free_of_inputs = True
 
     dimension: int = eqx.field(static=True)
     levels: tuple[int, ...] = eqx.field(static=True)
@@ -44,7 +46,7 @@ class SphericalHarmonics(InducingVariables):
         """The `num` harmonics with the largest eigenvalues under a kernel, level by level; of the last, as many as are left."""
         check_dimension(dimension)
         levels = 4
-        while levels <= _MOST_LEVELS:
+        while levels <= MOST_LEVELS:
             eigenvalues = np.where(kernel.vanishing(dimension, levels), 0.0, kernel.eigenvalues(dimension, levels))
             order = [int(n) for n in np.argsort(-eigenvalues, kind="stable") if eigenvalues[n] > 0.0]
             found = list(itertools.accumulate(num_harmonics(dimension, n) for n in order))

@@ -59,6 +59,7 @@ _PURE = {
 # Fields that files from before they were added do not have, and what they are then, given the other fields.
 _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
     "mercer.objectives.Batch": {"index": lambda values: jnp.arange(len(values["Y"]), dtype=jnp.int32)},
+    "mercer.objectives.CollapsedELBO": {"sums": lambda values: None},
     "mercer.objectives.SummedBatch": {
         "index": lambda values: jnp.arange(1, dtype=jnp.int32),
         "count": lambda values: jnp.asarray(values["num_data"], values["squares"].dtype),

@@ -144,17 +144,24 @@ class _SphericalMatern(_Chordal):
     def _log_derivatives(self, gap, levels):
         rate = math.sqrt(2.0 * self.p + 1.0) / self.lengthscale
         a = rate * jnp.sqrt(2.0 * gap)
-        # log of the polynomials q_k = (2k - 1) q_(k-1) + a^2 q_(k-2), q_0 = 1, q_1 = 1 + a
-        logs, ratio = [jnp.zeros_like(a)], 1.0 + a
-        for k in range(1, max(self.p, len(levels) - self.p - 1) + 1):
-            ratio = ratio if k == 1 else (2.0 * k - 1.0) + a**2 / ratio
-            logs.append(logs[-1] + jnp.log(ratio))
+        # log of the polynomials q_k = (2k - 1) q_(k-1) + a^2 q_(k-2), q_0 = 1, q_1 = 1 + a; in a loop, which compiles fast
+        highest = max(self.p, len(levels) - self.p - 1)
+
+        def following(state, k):
+            log, ratio = state
+            ratio = jnp.where(k == 1.0, 1.0 + a, (2.0 * k - 1.0) + a**2 / ratio)
+            log = log + jnp.log(ratio)
+            return (log, ratio), log
+
+        k = jnp.arange(1, highest + 1).astype(a.dtype)
+        logs = jax.lax.scan(following, (jnp.zeros_like(a), jnp.ones_like(a)), k)[1]
+        logs = jnp.concatenate([jnp.zeros_like(a)[None], logs])
         order = np.where(levels > self.p, levels - self.p - 1, self.p - levels)
         powers = jnp.asarray(np.where(levels > self.p, 2.0 * order + 1.0, 0.0), a.dtype)
         nu = self.p + 0.5
         normaliser = (1.0 - nu) * math.log(2.0) - math.lgamma(nu) + 0.5 * math.log(0.5 * math.pi)
         by_level = 2.0 * jnp.asarray(levels, a.dtype)[:, None] * jnp.log(rate)
-        return normaliser + by_level + jnp.stack([logs[k] for k in order]) - powers[:, None] * jnp.log(a) - a
+        return normaliser + by_level + logs[order] - powers[:, None] * jnp.log(a) - a
 
 
 class SphericalMatern12(_SphericalMatern):

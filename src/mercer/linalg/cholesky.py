@@ -176,12 +176,13 @@ def _triangular_inverse_jvp(primals, tangents):
     return W, -triangular_matmul(half, W, left="lower", right="lower", out="lower")
 
 
-def _inverse_by_halves(L):
+def _inverse_by_halves(L, smallest=None):
     size = L.shape[-1]
-    if size <= _SMALLEST_BLOCK:
+    smallest = smallest or max(_SMALLEST_BLOCK, size // 8)  # few halvings: each is a program to compile
+    if size <= smallest:
         return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
     half = size // 2
-    top, bottom = _inverse_by_halves(L[:half, :half]), _inverse_by_halves(L[half:, half:])
+    top, bottom = _inverse_by_halves(L[:half, :half], smallest), _inverse_by_halves(L[half:, half:], smallest)
     corner = -matmul(bottom, matmul(L[half:, :half], top))
     zeros = jnp.zeros((half, size - half), L.dtype)
     return jnp.concatenate([jnp.concatenate([top, zeros], 1), jnp.concatenate([corner, bottom], 1)], 0)

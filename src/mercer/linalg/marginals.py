@@ -143,30 +143,60 @@ def _shared_forward(Kuu, Kuf, m, L, gradients):
 
     def of_columns(columns):
         C = triangular_matmul(W, columns, left="lower")
-        AC = matmul(A.reshape(-1, len(C)), C)
-        return C, AC, jnp.sum(AC.reshape(*A.shape[:2], -1) * C, axis=1)
+        return C, *_reduced(A, C)
 
     C, AC, reduction = map_columns(of_columns, Kuf)
     return (matmul(C.T, m), reduction.T), (C, AC, W, A, L, m)
 
 
 def _shared_backward(gradients, residuals, cotangents):
-    product = functools.partial(triangular_matmul, precision=gradients)
     (C, AC, W, A, L, m), (gm, gv) = residuals, cotangents
-    dm = matmul(C, gm)
-
-    def of_one(A, L, weights):
-        G = weighted_gram(C, weights, precision=gradients)
-        dL = -2.0 * jnp.tril(product(G, L, right="lower", out="lower"))
-        return dL, product(A, G, out="lower")
-
-    dL, AG = for_each_entry(of_one, A, L, gv.T)
-    dC = matmul(m, gm.T) + 2.0 * jnp.sum(gv.T[:, None] * AC.reshape(*A.shape[:2], -1), axis=0)
-    dKuf = product(W.T, dC, left="upper")
+    dC, dm, dL, G = _of_whitened(C, AC, L, m, gm, gv, gradients)
+    AG = for_each_entry(lambda A, G: triangular_matmul(A, G, out="lower", precision=gradients), A, G)
+    dKuf = triangular_matmul(W.T, dC, left="upper", precision=gradients)
     return _of_Kuu(W, matmul(m, dm.T) + 2.0 * jnp.sum(AG, axis=0)), dKuf, dm, dL
 
 
 shared_marginals.defvjp(_shared_forward, _shared_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def rotated_marginals(
+    C: Float[Array, "M B"], m: Float[Array, "M L"], L: Float[Array, "L M M"], gradients: Precision = "full"
+) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
+    """The same from C = R^-1 Kuf itself, for a Kuu whose structure makes it cheap."""
+    return _rotated_forward(C, m, L, gradients)[0]
+
+
+def _rotated_forward(C, m, L, gradients):
+    A = for_each_entry(_complement, L)
+    AC, reduction = map_columns(functools.partial(_reduced, A), C)
+    return (matmul(C.T, m), reduction.T), (C, AC, L, m)
+
+
+def _rotated_backward(gradients, residuals, cotangents):
+    (C, AC, L, m), (gm, gv) = residuals, cotangents
+    return _of_whitened(C, AC, L, m, gm, gv, gradients)[:3]
+
+
+rotated_marginals.defvjp(_rotated_forward, _rotated_backward)
+
+
+def _reduced(A: Float[Array, "L M M"], C: Float[Array, "M B"]) -> tuple[Array, Array]:
+    """A_l C, one below the other, and the diagonals of C^T A_l C."""
+    AC = matmul(A.reshape(-1, len(C)), C)
+    return AC, jnp.sum(AC.reshape(*A.shape[:2], -1) * C, axis=1)
+
+
+def _of_whitened(C, AC, L, m, gm, gv, gradients):
+    """dC, dm, dL, and G_l = C gv_l C^T."""
+    G = for_each_entry(lambda weights: weighted_gram(C, weights, precision=gradients), gv.T)
+
+    def of_root(G, L):
+        return -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower", precision=gradients))
+
+    dC = matmul(m, gm.T) + 2.0 * jnp.sum(gv.T[:, None] * AC.reshape(len(L), *C.shape), axis=0)
+    return dC, matmul(C, gm), for_each_entry(of_root, G, L), G
 
 
 def _of_Kuu(W: Float[Array, "M M"], S: Float[Array, "M M"]) -> Float[Array, "M M"]:
@@ -193,6 +223,4 @@ def marginals(
         return mean[:, None], reduction[:, None]
     if isinstance(Kuu, Dense):
         return shared_marginals(Kuu.matrix, Kuf, q_mu, q_root, gradients)
-    C = Kuu.whiten(Kuf)
-    projected = matmul(q_root.mT, C)
-    return matmul(C.T, q_mu), jnp.sum(C**2, axis=0)[:, None] - jnp.sum(projected**2, axis=1).T
+    return rotated_marginals(Kuu.whiten(Kuf), q_mu, q_root, gradients)

@@ -9,6 +9,7 @@ import abc
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -229,6 +230,13 @@ class BlockDiagonal(_Composite):
 
     def log_determinant(self):
         return sum(block.log_determinant() for block in self.blocks)
+
+
+def block_diagonal(operators: Sequence[PSD]) -> PSD:
+    """Operators along the diagonal. Where all of them are diagonal, so is the whole."""
+    if all(isinstance(operator, Diagonal) for operator in operators):
+        return Diagonal(jnp.concatenate([operator.diagonal() for operator in operators]))
+    return BlockDiagonal(operators)
 
 
 class Kronecker(_Composite):

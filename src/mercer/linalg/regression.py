@@ -13,11 +13,12 @@ each feature.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, inverse_root, raise_if_failed, raise_if_not_finite
-from mercer.linalg.products import matmul
+from mercer.linalg.products import for_each_entry, matmul, triangular_matmul
 from mercer.validation import AnyArray
 
 
@@ -35,10 +36,12 @@ class Regression(NamedTuple):
 
     def evidence(self) -> Float[Array, ""]:
         """1/2 sum (b^T B^-1 b - log det B) over the systems."""
-        W = inverse_factor(self.B, always=False)
-        blocks = W if self.num_groups == 1 else inverse_factor(self._blocks(), always=False)
-        explained = 0.5 * jnp.sum(matmul(W, self.b[..., None]) ** 2)
-        return explained - half_log_determinant(blocks) * (len(self.b) / len(self.B))
+        b = self.b.reshape(len(self.B), -1, self.b.shape[1])
+        of_systems = jnp.sum(for_each_entry(_log_evidence, self.B, b))
+        if self.num_groups == 1:
+            return of_systems
+        whole, blocks = (inverse_factor(B, always=False) for B in (self.B, self._blocks()))
+        return of_systems + half_log_determinant(whole) - half_log_determinant(blocks)
 
     def best(self) -> tuple[Float[Array, "S m"], Float[Array, "J M M"]]:
         """The mean of v, and a lower triangular root of its covariance for each system and group."""
@@ -56,6 +59,28 @@ class Regression(NamedTuple):
         """Names what is not finite, or cannot be factorised."""
         raise_if_failed(self.B, inverse_factor(self.B, always=False), "B = I + C diag(1 / noise) C^T, C = R^-1 Kuf")
         raise_if_not_finite(self.b, "C ((y - m) / noise), C = R^-1 Kuf")
+
+
+@jax.custom_jvp
+def _log_evidence(B: Float[Array, "m m"], b: Float[Array, "s m"]) -> Float[Array, ""]:
+    """1/2 sum (b^T B^-1 b - log det B) over systems that share B."""
+    return _log_evidence_and_inverse_factor(B, b)[0]
+
+
+def _log_evidence_and_inverse_factor(B, b):
+    W = inverse_factor(B, always=False)
+    log_determinant = -2.0 * jnp.sum(jnp.log(jnp.diagonal(W)))
+    return 0.5 * jnp.sum(matmul(W, b.T) ** 2) - 0.5 * len(b) * log_determinant, W
+
+
+@_log_evidence.defjvp
+def _log_evidence_jvp(primals, tangents):
+    # With a = B^-1 b, d = a^T db - (a^T dB a + tr(B^-1 dB)) / 2: a third of the work of going through the factor.
+    (B, b), (dB, db) = primals, tangents
+    value, W = _log_evidence_and_inverse_factor(B, b)
+    a = matmul(W.T, matmul(W, b.T))
+    inverse = triangular_matmul(W.T, W, left="upper", right="lower", out="symmetric")
+    return value, jnp.sum(a.T * db) - 0.5 * jnp.sum((matmul(a, a.T) + len(b) * inverse) * dB)
 
 
 def plus_identity(gram: Float[Array, "... m m"]) -> Float[Array, "... m m"]:

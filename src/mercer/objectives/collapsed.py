@@ -11,7 +11,7 @@ of N P observations and L M variables, between whose L groups q(v) is independen
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -24,6 +24,7 @@ from mercer.inducing import InducingVariables, Shared
 from mercer.likelihoods import Gaussian
 from mercer.linalg import FactorisationError, inverse_factor, matmul, quiet_blas, weighted_gram
 from mercer.linalg.cholesky import raise_if_failed
+from mercer.linalg.loops import for_each
 from mercer.linalg.products import for_each_entry
 from mercer.linalg.regression import Regression, half_log_determinant
 from mercer.means import Zero
@@ -33,7 +34,6 @@ from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
 from mercer.objectives.fixed_features import SummedBatch, summed, summed_bound, summed_regression
 from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Sparse
-from mercer.processes.latents import for_each
 from mercer.validation import AnyArray
 
 
@@ -101,10 +101,16 @@ class CollapsedELBO(Objective):
     `fit` leaves the model with the best q(u); `posterior` gives that, too. Inducing variables whose Kuf has no parameters
     that move (`mercer.inducing.FourierFeatures`, `SphericalHarmonics`) are summed over the data once; a step then costs the
     same for any number of data. The features of a homogeneous kernel depend on its weight and bias variances: hold these
-    still.
+    still. With `sums="float32"` the products of rows in these sums are taken in float32, in half the time, and added up in
+    the precision of the data: their error, 1e-7 of the sums, is small beside the identity that regularises the regression.
     """
 
     minibatched = False
+    sums: Literal["float32", "float64"] | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        if self.sums not in (None, "float32", "float64"):
+            raise ValueError(f'CollapsedELBO: sums expects "float32", "float64" or None, got {self.sums!r}')
 
     def checked(self, model, data):
         if not (
@@ -117,7 +123,7 @@ class CollapsedELBO(Objective):
         return self.prepare_for(model, batch, ())
 
     def prepare_for(self, model, batch, held):
-        return summed(model, batch) if _sums_suffice(model, batch, held) else batch
+        return summed(model, batch, self.sums) if _sums_suffice(model, batch, held) else batch
 
     def _value(self, model, batch, key):
         return -_bound(model, batch) / batch.num_data

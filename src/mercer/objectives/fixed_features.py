@@ -16,26 +16,26 @@ from jaxtyping import Array, Float
 
 from mercer.covariances import Kuf, Kuu, feature_parameters, size
 from mercer.inducing import InducingVariables
-from mercer.kernels import Kernel
+from mercer.kernels import Kernel, Sum
 from mercer.linalg import matmul, quiet_blas, weighted_gram
+from mercer.linalg.loops import for_each
 from mercer.linalg.regression import Regression
 from mercer.model import Model
 from mercer.objectives.base import Batch
 from mercer.parameters import cast, constant
 from mercer.processes import Sparse
-from mercer.processes.latents import for_each
 
-_BLOCK = 8192  # rows at a time
+_BLOCK = 16384  # rows at a time
 
 
 class SummedBatch(Batch):
-    """A data set of which only sums are kept. X is its first input, of whose prior variance those of all others are fixed
-    multiples."""
+    """A data set of which only sums are kept. X is its first input, of whose prior variance, term by term of the kernel, those of
+    all others are fixed multiples."""
 
     gram: Float[Array, "G M M"] = constant()  # Kuf Kfu, of each latent function or of all
     products: Float[Array, "G M P"] = constant()  # Kuf Y
     squares: Float[Array, " P"] = constant()  # sum of y^2
-    variances: Float[Array, " G"] = constant()  # sum of k(x, x), in units of that at X
+    variances: Float[Array, "G T"] = constant()  # sum of k(x, x) of each term, in units of that at X
     count: Float[Array, ""] = constant()  # the number of rows, or the sum of their weights
 
     def __init__(
@@ -51,40 +51,66 @@ class SummedBatch(Batch):
         super().__init__(X, jnp.zeros((1, len(squares)), squares.dtype), num_data, complete=True)
         self.gram, self.products, self.squares = gram, products, squares
         self.count = jnp.asarray(num_data if count is None else count, squares.dtype)
-        self.variances = jnp.broadcast_to(self.count, len(gram)) if variances is None else variances
+        self.variances = jnp.broadcast_to(self.count, (len(gram), 1)) if variances is None else variances
+
+    def by_term(self) -> Float[Array, "G T"]:
+        """`variances`, which files from before have for all terms together."""
+        return self.variances.reshape(len(self.gram), -1)
+
+    def total_variance(self, kernel: Kernel, group: Array) -> Float[Array, ""]:
+        """The sum of k(x, x) over the data, from the sums of a group."""
+        return jnp.sum(group * jnp.stack([term.diag(self.inputs)[0] for term in _terms_of(kernel)]))
 
 
-def summed(model: Model, batch: Batch) -> SummedBatch:
-    """The sums over a batch, in one pass."""
+def summed(model: Model, batch: Batch, dtype: Any = None) -> SummedBatch:
+    """The sums over a batch, in one pass. Products of rows are taken in `dtype`, and added up in that of the batch."""
     pairs = model.posterior.structure.pairs
     if all(part is pairs[0][0] and not jax.tree.leaves(feature_parameters(part, kernel)) for part, kernel in pairs):
         pairs = pairs[:1]  # Kuf has no parameters: one for all kernels
     weights = jnp.ones(len(batch.Y), batch.Y.dtype) if batch.weights is None else batch.weights
     data = tuple(map(np.asarray, (batch.X, batch.Y, weights)))
     with quiet_blas():
-        sums = [_sums(part, kernel, *data) for part, kernel in pairs]
+        sums = [_sums(*pair, *data, dtype=dtype or batch.Y.dtype) for pair in pairs]
     gram, products, variances = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
     squares = jnp.sum(weights[:, None] * batch.Y**2, axis=0)
     return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, squares, variances, jnp.sum(weights))
 
 
 def _sums(
-    inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray
+    inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, dtype: Any
 ) -> tuple[Array, Array, Array]:
-    M = size(inducing, kernel)
-    Kuf(inducing, kernel, jnp.asarray(np.stack([X.min(0), X.max(0)])))  # where X is checked
-    kernel = cast(kernel, X.dtype)
-    sums = jnp.zeros((M, M), X.dtype), jnp.zeros((M, Y.shape[1]), X.dtype), jnp.zeros((), X.dtype)
+    M, P = size(inducing, kernel), Y.shape[1]
+    sums = jnp.zeros((M + P, M + P), X.dtype), jnp.zeros(len(_terms_of(kernel)), X.dtype)
     for start in range(0, len(X), _BLOCK):
-        sums = _add(inducing, kernel, sums, *(array[start : start + _BLOCK] for array in (X, Y, weights)))
-    return jax.block_until_ready((*sums[:2], sums[2] / kernel.diag(jnp.asarray(X[:1]))[0]))
+        rows = [_block(array, start, len(X)) for array in (X, Y, weights)]
+        rows[2][len(X) - start :] = 0.0
+        sums = _add(inducing, cast(kernel, dtype), sums, *(array.astype(dtype) for array in rows))
+    first = jnp.stack([term.diag(jnp.asarray(X[:1]))[0] for term in _terms_of(cast(kernel, X.dtype))])
+    return jax.block_until_ready((sums[0][:M, :M], sums[0][:M, M:], sums[1] / first))
+
+
+def _block(array: np.ndarray, start: int, num: int) -> np.ndarray:
+    """Rows from `start` on, of which the last is repeated where data end: blocks of one size are compiled once."""
+    rows = array[start : start + _BLOCK]
+    missing = min(_BLOCK, num) - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)])
 
 
 @eqx.filter_jit
 def _add(inducing, kernel, sums, X, Y, weights):
-    cross = Kuf(inducing, kernel, X)
-    gram, products = sums[0] + weighted_gram(cross, weights), sums[1] + matmul(cross, weights[:, None] * Y)
-    return gram, products, sums[2] + jnp.sum(weights * kernel.diag(X))
+    """With the rows of a block. The products of [Kuf; Y^T] with itself hold all that is needed, slice by slice."""
+    D = X.shape[1]
+
+    def features(columns):
+        return jnp.concatenate([Kuf(inducing, kernel, columns[:D].T), columns[D:]])
+
+    gram = weighted_gram(jnp.concatenate([X.T, Y.T]), weights, features)
+    variances = jnp.stack([jnp.sum(weights * term.diag(X)) for term in _terms_of(kernel)])
+    return sums[0] + gram.astype(sums[0].dtype), sums[1] + variances.astype(sums[1].dtype)
+
+
+def _terms_of(kernel: Kernel) -> tuple[Kernel, ...]:
+    return kernel.kernels if isinstance(kernel, Sum) else (kernel,)
 
 
 class _Terms(NamedTuple):
@@ -122,13 +148,16 @@ def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array
     products = jnp.broadcast_to(batch.products, (len(pairs), *batch.products.shape[1:]))
     own = products if len(pairs) == 1 else products[jnp.arange(P), :, jnp.arange(P)][..., None]
 
-    def of_pair(pair, gram, products):
-        """R^-1 Kuf Kfu R^-T, R^-1 Kuf Y of its outputs, and the variance of the prior."""
-        operator = Kuu(*pair)
-        return operator.whiten(operator.whiten(gram).T), operator.whiten(products).T, pair[1].diag(batch.X)[0]
+    variances = batch.by_term()
+    variances = jnp.broadcast_to(variances, (len(pairs), variances.shape[1]))
 
-    whitened, b, variance = for_each(of_pair, pairs, gram, own)
-    slack = batch.variances * variance - jnp.trace(whitened, axis1=1, axis2=2)
+    def of_pair(pair, gram, products, variances):
+        """R^-1 Kuf Kfu R^-T, R^-1 Kuf Y of its outputs, and the sum of the variances of the prior."""
+        operator, total = Kuu(*pair), batch.total_variance(pair[1], variances)
+        return operator.whiten(operator.whiten(gram).T), operator.whiten(products).T, total
+
+    whitened, b, totals = for_each(of_pair, pairs, gram, own, variances)
+    slack = totals - jnp.trace(whitened, axis1=1, axis2=2)
     regression = Regression.of(whitened / noise[:, None, None], b.reshape(P, -1) / noise[:, None])
     return _Terms(regression, 0.5 * jnp.sum(jnp.maximum(slack, 0.0) / noise))
 
@@ -149,8 +178,7 @@ def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"
     b = jnp.einsum(
         "lmk,kp,pl->lm", inverse_roots, batch.products[0], weights / jnp.sqrt(noise)[:, None], precision="highest"
     )
-    variances = jnp.stack([kernel.diag(batch.X)[0] for _, kernel in pairs])
-    traces = jnp.einsum("lmlm->l", whitened)
-    slack = jnp.maximum(batch.variances * variances - traces, 0.0)
+    totals = jnp.stack([batch.total_variance(kernel, batch.by_term()[0]) for _, kernel in pairs])
+    slack = jnp.maximum(totals - jnp.einsum("lmlm->l", whitened), 0.0)
     regression = Regression.of(gram, b.reshape(1, L * M), num_groups=L)
     return _Terms(regression, 0.5 * jnp.sum(slack * jnp.diagonal(coupling)))

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mercer.covariances import Kuu
+from mercer.linalg.loops import for_each
 from mercer.means import Zero
 from mercer.parameters import cast
-from mercer.processes.latents import for_each
 from mercer.processes.prior import GP
 from mercer.processes.structure import structure_of
 

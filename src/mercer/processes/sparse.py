@@ -25,11 +25,11 @@ from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout, product_in_layout
 from mercer.linalg import PSD, FactorisationError, eigh, inverse_factor, marginals, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
+from mercer.linalg.loops import for_each
 from mercer.linalg.products import Precision, map_rows, matmul
 from mercer.parameters import cast, constant, lower_triangular, param, real
 from mercer.processes.base import Process, wider
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.latents import for_each
 from mercer.processes.of_before import as_prior
 from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP, Moved

@@ -26,9 +26,9 @@ from mercer.inducing.functionals import is_functional
 from mercer.kernels import Coregionalisation, Independent, Kernel, LatentKernel, MultioutputKernel, OutputIndexed
 from mercer.kernels.base import Mixing
 from mercer.layouts import Layout, independent_outputs, mixed_outputs
+from mercer.linalg.loops import for_each
 from mercer.linalg.products import matmul
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.latents import for_each
 
 _dispatch: Any = Dispatcher()
 

@@ -1,4 +1,4 @@
-"""What is done for each of several functions."""
+"""What is done for each of several things that differ in numbers alone: compiled once, and gone through in a loop."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def for_each(function: Callable[..., Any], trees: Sequence[Any], *arrays: Array)
     Trees of one form are gone through in a loop that is compiled once; on a GPU, all at a time.
     """
     first, *others = trees
-    alike = all(_form(first) == _form(tree) for tree in others)
+    alike = all(form(first) == form(tree) for tree in others)
     if not alike or not others:
         results = [function(tree, *(array[i] for array in arrays)) for i, tree in enumerate(trees)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
@@ -32,7 +32,7 @@ def for_each(function: Callable[..., Any], trees: Sequence[Any], *arrays: Array)
     return jax.lax.map(one, entries) if on_cpu() else jax.vmap(one)(entries)
 
 
-def _form(tree: Any) -> Any:
+def form(tree: Any) -> Any:
     """What two trees must have in common to be stacked: classes, fields that are not arrays, and shapes."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, [(leaf.shape, jnp.result_type(leaf)) if eqx.is_array(leaf) else leaf for leaf in leaves]
