@@ -120,9 +120,11 @@ def with_errors(rows) -> list[str]:
     """Mean and standard error of each column."""
     n = len(rows)
     errors = np.std(rows, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(len(rows[0]), np.nan)
-    places = [3 if abs(mean) > 0.05 else 6 for mean in np.mean(rows, axis=0)]
-    cells = zip(np.mean(rows, axis=0), errors, places, strict=True)
-    return [f"{mean:.{digits}f} ± {error:.{digits}f}" for mean, error, digits in cells]
+    cells = []
+    for mean, error in zip(np.mean(rows, axis=0), errors, strict=True):
+        places = 3 if max(abs(mean), error) > 0.01 else 6
+        cells.append(f"{mean:.{places}f} ± {error:.{places}f}")
+    return cells
 
 
 def prior_kernel(X):
