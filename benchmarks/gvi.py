@@ -100,13 +100,31 @@ def selection(arguments) -> None:
 
 
 def split(name: str, number: int):
-    """Training and test data in standard units, and the units of y."""
+    """Training and test data in standard units, and the units of y. Constant columns are dropped."""
     data = np.load(data_folder() / "uci_std" / f"{name}.npz")
-    X, y = data["X"], data["y"].reshape(-1, 1)
     train, test = data["train_idx"][number], data["test_idx"][number]
+    X, y = data["X"][:, np.ptp(data["X"][train], axis=0) > 0.0], data["y"].reshape(-1, 1)
     middle, scale = X[train].mean(axis=0), X[train].std(axis=0) + 1e-12
     units = y[train].mean(), y[train].std()
     return (X[train] - middle) / scale, (y[train] - units[0]) / units[1], (X[test] - middle) / scale, y[test], units
+
+
+def scores(mean, variance, y, units) -> tuple[float, float]:
+    """RMSE and mean log-likelihood of predictions in standard units, in those of y."""
+    middle, scale = units
+    mean, variance = np.asarray(mean) * scale + middle, np.asarray(variance) * scale**2
+    return float(np.sqrt(np.mean((mean - y) ** 2))), log_density(y, mean, variance)
+
+
+def with_errors(rows) -> list[str]:
+    """Mean and standard error of each column."""
+    n = len(rows)
+    errors = np.std(rows, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(len(rows[0]), np.nan)
+    cells = []
+    for mean, error in zip(np.mean(rows, axis=0), errors, strict=True):
+        places = 3 if max(abs(mean), error) > 0.01 else 6
+        cells.append(f"{mean:.{places}f} ± {error:.{places}f}")
+    return cells
 
 
 def prior_kernel(X):
@@ -166,25 +184,18 @@ def uci(arguments) -> None:
     for name in arguments.sets or SETS:
         found = {method: [] for method in methods}
         for number in range(arguments.splits):
-            X, Y, X_test, y_test, (middle, scale) = split(name, number)
+            X, Y, X_test, y_test, units = split(name, number)
             for method, train in methods.items():
                 begin = time.perf_counter()
                 model = train(X, Y, number, arguments.steps)
                 if model is None:
                     continue
-                mean, variance = (np.asarray(part) for part in model.predict(X_test))
-                mean, variance = mean * scale + middle, variance * scale**2
-                scores = np.sqrt(np.mean((mean - y_test) ** 2)), log_density(y_test, mean, variance)
-                found[method].append((*scores, time.perf_counter() - begin))
+                found[method].append((*scores(*model.predict(X_test), y_test, units), time.perf_counter() - begin))
         for method, rows in found.items():
-            if not rows:
-                continue
-            (rmse, density, seconds), n = np.mean(rows, axis=0), len(rows)
-            errors = np.std(rows, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(3, np.nan)
-            print(
-                f"| {name} | {method} | {rmse:.3f} ± {errors[0]:.3f} | {density:.3f} ± {errors[1]:.3f} | {seconds:.0f} |",
-                flush=True,
-            )
+            if rows:
+                seconds = np.mean([row[2] for row in rows])
+                cells = " | ".join(with_errors([row[:2] for row in rows]))
+                print(f"| {name} | {method} | {cells} | {seconds:.0f} |", flush=True)
 
 
 def settings():
