@@ -14,6 +14,7 @@ import pytest
 import mercer as mc
 from mercer.objectives import MAP, CollapsedELBO, LeaveOneOut, MarginalLikelihood, Objective
 from mercer.tabular.regression import regression
+from mercer.tabular.table_model import Problem, TableModel
 from mercer.tabular.training import Settings
 
 KEY = jax.random.key(0)
@@ -175,6 +176,17 @@ def test_the_model_of_a_table():
             same(model.covariance(X), model.joint(X)[1])
         with warned("the key comes last"):
             same(model.sample(KEY, X, 2), model.sample(X, 2, key=KEY))
+
+
+@pytest.mark.parametrize(("flat", "places"), [(True, "flat"), (False, "globe")])
+def test_places_of_a_table(flat, places, monkeypatch):
+    monkeypatch.setattr(Problem, "solve", lambda self: self.columns)
+    table = {"lat": X[:, 0], "lon": -X[:, 0], "y": Y[:, 0]}
+    with warned(f'flat={flat} is called places="{places}" now'):
+        old = TableModel.fit(table, "y", flat=flat)
+    same(old, TableModel.fit(table, "y", places=places))
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="say different things; leave out flat"):
+        TableModel.fit(table, "y", flat=flat, places="globe" if flat else "flat")
 
 
 class Finished(Objective):

@@ -17,6 +17,7 @@ from mercer.tabular import (
     TableModel,
     default_kernel,
     describe,
+    needs_globe,
     pairs_of_coordinates,
     regression,
 )
@@ -36,6 +37,11 @@ def field(latitude, longitude):
 
 def table(**changes):
     return {"lat": LATITUDE, "lon": LONGITUDE, "y": field(LATITUDE, LONGITUDE)} | changes
+
+
+def region(**changes):
+    """As `table`, but latitudes from 43 to 49 and longitudes from 4 to 16."""
+    return table(lat=46.0 + LATITUDE / 30.0, lon=10.0 + LONGITUDE / 30.0) | changes
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +99,33 @@ class TestWhichColumns:
         notes = []
         assert pairs_of_coordinates(read_table(table(latitude=LATITUDE)), (), notes) == []
         assert "'lat' and 'latitude' and 'lon' are taken as numbers" in notes[0]
+
+
+class TestWhereNumbersGoWrong:
+    @pytest.mark.parametrize(
+        ("lat", "lon", "globe"),
+        [
+            ([43.0, 49.0], [4.0, 16.0], False),
+            ([-60.0, 60.0], [-90.0, 90.0], False),  # half of the globe, and no more
+            ([-60.0, 60.0], [-90.0, 90.5], True),
+            ([-20.0, -16.0], [179.0, -179.0], True),  # across the date line,
+            ([-20.0, -16.0], [179.0, 181.0], False),  # which is no edge where it is written so
+            ([49.0, 52.0], [359.0, 1.0], True),  # across the meridian of Greenwich, written from 0 to 360
+            ([60.0, 75.0], [4.0, 16.0], False),
+            ([60.0, 75.5], [4.0, 16.0], True),
+            ([-76.0, -60.0], [4.0, 16.0], True),
+        ],
+    )
+    def test_wide_or_near_a_pole(self, lat, lon, globe):
+        columns = read_table({"lat": lat, "lon": lon})
+        assert pairs_of_coordinates(columns, (), []) == [("lat", "lon")]
+        assert needs_globe(columns, "lat", "lon") is globe
+        # What is missing or infinite is nowhere.
+        columns = read_table({"lat": [*lat, np.nan, np.inf], "lon": [*lon, -np.inf, np.nan]})
+        assert needs_globe(columns, "lat", "lon") is globe
+
+    def test_nothing_is_nowhere(self):
+        assert not needs_globe(read_table({"lat": [np.nan, np.nan], "lon": [np.nan, np.nan]}), "lat", "lon")
 
 
 class TestFeatures:
@@ -160,10 +193,10 @@ class TestModel:
         }
         truth = field(new["lat"], new["lon"])
         errors = {}
-        for flat in (False, True):
-            fitted = TableModel.fit(data, "y", flat=flat, holdout=0.0, settings=Settings(steps=30))
-            errors[flat] = np.sqrt(np.mean((fitted.predict(new)["mean"] - truth) ** 2))
-        assert errors[False] < 0.1 * np.std(table()["y"]) and errors[True] > 5.0 * errors[False], errors
+        for places in ("auto", "flat"):
+            fitted = TableModel.fit(data, "y", places=places, holdout=0.0, settings=Settings(steps=30))
+            errors[places] = np.sqrt(np.mean((fitted.predict(new)["mean"] - truth) ** 2))
+        assert errors["auto"] < 0.1 * np.std(table()["y"]) and errors["flat"] > 5.0 * errors["auto"], errors
 
     def test_it_goes_around(self, model):
         one = model.predict({"lat": [10.0, 90.0], "lon": [-180.0, 12.0], "day": [0.3, 0.3]})
@@ -203,14 +236,57 @@ class TestModel:
             assert problem.columns.pairs == () and "taken as numbers" in problem.notes[0]
 
     def test_what_turns_it_off(self):
-        for options in ({"flat": True}, {"exclude": ["lat"]}, {"exclude": ["lon"]}):
-            assert Problem.of(table(), "y", **options).columns.pairs == ()
+        for options in ({"places": "flat"}, {"exclude": ["lat"]}, {"exclude": ["lon"]}):
+            for data in (table(), region()):
+                problem = Problem.of(data, "y", **options)
+                assert problem.columns.pairs == () == problem.flat_pairs
         assert Problem.of(table(), "lat").columns.pairs == ()
+
+    def test_what_places_can_be(self):
+        with pytest.raises(ValueError, match=r"places expects one of .*'globe'.* got 'sphere'"):
+            Problem.of(table(), "y", places="sphere")
 
     def test_plain_arrays_are_not_concerned(self):
         X = np.stack([LATITUDE, LONGITUDE], axis=1)
         made = regression(X, field(LATITUDE, LONGITUDE)[:, None], settings=QUICK)
         assert made.model.posterior.prior.kernel.kernels[0].lengthscale.shape == (2,)
+
+
+class TestRegion:
+    """Of a region, a latitude and a longitude are two numbers like others."""
+
+    @pytest.mark.parametrize("missing", [0, 4])
+    def test_as_columns_of_other_names(self, missing):
+        lat = np.where(np.arange(N) < missing, np.nan, region()["lat"])
+        problem = Problem.of(region(lat=lat), "y")
+        other = Problem.of({"a": lat, "b": region()["lon"], "y": region()["y"]}, "y")
+        assert problem.flat_pairs == (("lat", "lon"),) and problem.columns.pairs == () == other.flat_pairs
+        assert problem.settings == other.settings and problem.num_held == other.num_held
+        np.testing.assert_array_equal(problem.X, other.X)
+        assert problem.columns.features == ("lat",) + ("lat is missing",) * bool(missing) + ("lon",)
+        assert [note.replace("'lat'", "'a'") for note in problem.notes] == list(other.notes)
+
+    def test_a_place_where_it_is_asked_for(self):
+        problem = Problem.of(region(), "y", places="globe")
+        assert problem.columns.pairs == (("lat", "lon"),) and problem.flat_pairs == ()
+
+    def test_each_pair_by_itself(self):
+        data = {"pickup_lat": region()["lat"], "pickup_lon": region()["lon"]} | table()
+        problem = Problem.of(data, "y")
+        assert problem.columns.pairs == (("lat", "lon"),) and problem.flat_pairs == (("pickup_lat", "pickup_lon"),)
+        assert problem.columns.places == {"place (lat, lon)": (2, 3, 4)} and problem.settings.places == ((2, 3, 4),)
+
+    def test_rows_held_out_or_without_a_target_count(self):
+        """Whichever rows are drawn, the whole table decides."""
+        for row in range(0, N, 30):
+            lat = np.where(np.arange(N) == row, 80.0, region()["lat"])
+            for y in (region()["y"], np.where(np.arange(N) == row, np.nan, region()["y"])):
+                assert Problem.of(region(lat=lat, y=y), "y").columns.pairs == (("lat", "lon"),)
+
+    def test_a_run_goes_on_with_what_it_began_with_only(self):
+        """What the checkpoint of a run is known by: the same choice, whether by default or by name, and no other."""
+        known = {places: Problem.of(region(), "y", places=places)._identity() for places in ("auto", "globe", "flat")}
+        assert known["auto"] == known["flat"] == Problem.of(region(), "y")._identity() != known["globe"]
 
 
 class TestInWords:
@@ -237,9 +313,10 @@ class TestCommand:
     @pytest.fixture
     def run(self, capsys, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
-        names = ("lat", "lon", "y")
-        rows = np.stack([table()[name][:40] for name in names], axis=1)
-        np.savetxt("data.csv", rows, delimiter=",", header=",".join(names), comments="")
+        both = table() | {"lat_2": region()["lat"], "lon_2": region()["lon"]}
+        for file, columns in {"data.csv": table(), "region.csv": region(), "both.csv": both}.items():
+            rows = np.stack([values[:40] for values in columns.values()], axis=1)
+            np.savetxt(file, rows, delimiter=",", header=",".join(columns), comments="")
 
         def run(*arguments):
             with pytest.raises(SystemExit) as exit, jax.enable_x64(False):
@@ -248,7 +325,7 @@ class TestCommand:
 
         return run
 
-    def test_says_so_and_can_be_told_otherwise(self, run):
+    def test_a_place(self, run):
         said = "'lat' and 'lon': a place on the globe, by their names and values (--flat changes this)"
         code, out, _ = run("fit", "data.csv", "-t", "y", "--steps", "2")
         assert code == 0 and said in out and "2 columns to predict from, as 3 features" in out
@@ -261,7 +338,44 @@ class TestCommand:
         assert err == (
             "mercer: new.csv: column 'lat' holds 90.5 in row 2, and latitudes are from -90 to 90 degrees; correct it\n"
         )
-        code, out, _ = run("fit", "data.csv", "-t", "y", "--steps", "2", "--flat")
-        assert code == 0 and "globe" not in out and "as 2 features" in out
-        code, out, _ = run("show", "data.mercer")
-        assert code == 0 and "north" not in out
+
+    def test_a_region(self, run):
+        code, out, _ = run("fit", "region.csv", "-t", "y", "--steps", "2")
+        why = "as they lie on one half of the globe and not near a pole"
+        assert code == 0 and f"'lat' and 'lon': two numbers, {why} (--globe changes this)" in out
+        assert "2 columns to predict from, as 2 features" in out
+        code, out, _ = run("show", "region.mercer")
+        assert code == 0 and "north" not in out and "place" not in out
+        assert {"lat", "lon"} <= {line.split()[0] for line in out.splitlines() if line.split()}
+        with open("new.csv", "w") as file:
+            file.write("lat,lon\n46,10\n,10\n90.5,400\n")
+        code, out, err = run("predict", "region.mercer", "new.csv")
+        assert code == 0 and len(out.splitlines()) == 4
+        assert err == (
+            "  note: column 'lat': 1 of 3 values are missing, and none was in training; filled with its median there\n"
+        )
+
+    @pytest.fixture
+    def said_before_training(self, run, monkeypatch):
+        def interrupted(*args):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("mercer.tabular.table_model._learn", interrupted)
+        return lambda *options: run("fit", "both.csv", "-t", "y", *options)[1]
+
+    @pytest.mark.parametrize(
+        ("option", "places", "numbers", "features"),
+        [([], 1, 1, 5), (["--globe"], 2, 0, 6), (["--flat"], 0, 0, 4)],
+    )
+    def test_two_pairs(self, option, places, numbers, features, said_before_training):
+        out = said_before_training(*option)
+        assert f"4 columns to predict from, as {features} features" in out and "changes nothing" not in out
+        assert out.count("a place on the globe") == places and out.count("'lat_2' and 'lon_2': two numbers") == numbers
+
+    def test_no_pair(self, said_before_training):
+        out = said_before_training("--globe", "--exclude", "lon", "--exclude", "lon_2")
+        assert "--globe changes nothing, as no two columns are a latitude and a longitude" in out
+
+    def test_not_both_ways(self, run):
+        code, out, err = run("fit", "nothing.csv", "-t", "y", "--globe", "--flat")
+        assert code == 2 and out == "" and "--globe" in err and "--flat" in err and "nothing.csv" not in err

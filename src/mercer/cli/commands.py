@@ -21,6 +21,7 @@ from mercer.io.atomic import replacing
 from mercer.io.tables import TableError, read_table
 
 if TYPE_CHECKING:
+    from mercer.tabular.places import Places
     from mercer.tabular.table_model import TableModel
 
 app = typer.Typer(
@@ -83,8 +84,16 @@ def fit(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column not to predict from; may be repeated.")
     ] = None,
+    globe: Annotated[
+        bool,
+        typer.Option(
+            "--globe",
+            help="Take latitude and longitude as a place on the globe; by default, where longitudes span more than 180"
+            " degrees, or a latitude is beyond 75.",
+        ),
+    ] = False,
     flat: Annotated[
-        bool, typer.Option("--flat", help="Take latitude and longitude as two numbers, not as a place on the globe.")
+        bool, typer.Option("--flat", help="Take latitude and longitude as two numbers, never as a place.")
     ] = False,
     method: Annotated[_Method, typer.Option(help="auto: exact up to 2000 rows, sparse beyond.")] = _Method.auto,
     inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points of a sparse model, at most.")] = None,
@@ -94,6 +103,10 @@ def fit(
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with a run that was cut off.")] = False,
 ) -> None:
     """Fit a model to a table, score it on rows held out, and save it."""
+    if globe and flat:
+        raise typer.BadParameter("they contradict each other; leave out one of the two", param_hint="--globe, --flat")
+    places: Places = "globe" if globe else "flat" if flat else "auto"
+
     from mercer.tabular.table_model import Problem
     from mercer.tabular.training import Settings
 
@@ -118,7 +131,7 @@ def fit(
         target,
         task=None if task is None else task.value,
         exclude=exclude or (),
-        flat=flat,
+        places=places,
         holdout=holdout,
         settings=settings,
     )
@@ -130,6 +143,11 @@ def fit(
     say(problem.target.reason + (" (--task changes this)" if task is None else ""))
     for latitude, longitude in problem.columns.pairs:
         say(f"{latitude!r} and {longitude!r}: a place on the globe, by their names and values (--flat changes this)")
+    for latitude, longitude in problem.flat_pairs:
+        why = "as they lie on one half of the globe and not near a pole"
+        say(f"{latitude!r} and {longitude!r}: two numbers, {why} (--globe changes this)")
+    if globe and not problem.columns.pairs:
+        say("--globe changes nothing, as no two columns are a latitude and a longitude by their names and values")
     say(f"{counted(problem.columns.used, 'column')} to predict from, as {counted(problem.columns.features, 'feature')}")
     say(f"{problem.method}; {problem.held_out}")
     try:

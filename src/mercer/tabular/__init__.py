@@ -6,7 +6,7 @@ from mercer.tabular.counts import Counts, counts
 from mercer.tabular.encoders import Category, Date, Encoder, Number
 from mercer.tabular.evaluation import Evaluation
 from mercer.tabular.inputs import Inputs
-from mercer.tabular.places import Place, pairs_of_coordinates
+from mercer.tabular.places import Place, needs_globe, pairs_of_coordinates
 from mercer.tabular.predictive import ClassPredictive, NumberPredictive, Predictive
 from mercer.tabular.predictors import NumberPredictor, Predictor
 from mercer.tabular.regression import Regression, Stream, regression
@@ -44,6 +44,7 @@ __all__ = [
     "Date",
     "Place",
     "pairs_of_coordinates",
+    "needs_globe",
     "Target",
     "detect",
 ]

@@ -4,11 +4,15 @@ A place becomes its unit vector, three numbers: two in the plane of the equator,
 know neither a date line nor poles. With one lengthscale for the three a stationary kernel is one on the sphere
 (`mercer.kernels.SphericalMatern52`); with one for the plane and another for the north it still does not change when the globe
 turns around its axis (Jones, 1963). In a small region both are kernels on a flat map.
+
+There latitude and longitude as two numbers have the smaller error (`benchmarks/README.md`, fields on the globe), so that a table
+has places only where numbers could go wrong, which `needs_globe` says.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Collection
+from typing import Literal
 
 import equinox as eqx
 import numpy as np
@@ -19,8 +23,11 @@ from mercer.io.tables import Column, Table, TableError
 from mercer.tabular.encoders import Encoder, count_of
 from mercer.tabular.training import double_precision
 
+Places = Literal["auto", "globe", "flat"]  # pairs are places where numbers could go wrong, always, or never
 _NAMES = {"latitude": ("lat", "latitude"), "longitude": ("lon", "lng", "long", "longitude")}
 _RANGES = {"latitude": (-90.0, 90.0), "longitude": (-180.0, 360.0)}
+_WIDEST = 180.0  # degrees of longitude: no two meridians are further apart, so that a larger difference is no distance
+_POLAR = 75.0  # degrees of latitude: a degree of longitude there is a quarter of one at the equator, and 0 at the pole
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")  # of names such as pickup_latitude, startLng, LAT 1
 
 
@@ -100,6 +107,16 @@ def pairs_of_coordinates(table: Table, exclude: Collection[str], notes: list[str
                 several = " and ".join(map(repr, latitudes + longitudes))
                 notes.append(f"columns {several} are taken as numbers: which of them belong together is not clear")
     return pairs
+
+
+def needs_globe(table: Table, latitude: str, longitude: str) -> bool:
+    """Whether two columns of degrees have to be a place, as their numbers could be far apart where the places are near.
+
+    That is so if the longitudes, as they are written, span more than 180 degrees, or if any latitude is beyond 75 north or south.
+    """
+    columns = [table.column(name).numbers() for name in (latitude, longitude)]
+    north, east = (degrees[np.isfinite(degrees)] for degrees in columns)
+    return bool((np.abs(north) > _POLAR).any() or (len(east) and np.ptp(east) > _WIDEST))
 
 
 def _varies(column: Column) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 import mercer
+from mercer.deprecation import warn
 from mercer.io import FormatError
 from mercer.io.tables import Table, TableError, read_table
 from mercer.parameters import Module, constant
@@ -24,7 +25,7 @@ from mercer.tabular.classification import Classification, classification
 from mercer.tabular.columns import Columns
 from mercer.tabular.counts import Counts, counts
 from mercer.tabular.evaluation import Evaluation, baselines
-from mercer.tabular.places import pairs_of_coordinates
+from mercer.tabular.places import Places, needs_globe, pairs_of_coordinates
 from mercer.tabular.predictors import Predictor
 from mercer.tabular.regression import Regression, regression
 from mercer.tabular.targets import Target, Task, detect
@@ -80,15 +81,26 @@ class TableModel(Module):
         *,
         task: Task | None = None,
         exclude: Collection[str] = (),
-        flat: bool = False,
+        places: Places = "auto",
         holdout: float = 0.1,
         settings: Settings = DEFAULT,
+        flat: bool | None = None,
     ) -> "TableModel":
         """The model that predicts the column `target` from the others, but for those in `exclude`.
 
-        Columns of latitude and longitude are a place on the globe, or with `flat` two numbers like others.
+        Columns of latitude and longitude are a place on the globe where two numbers could go wrong (`needs_globe`), and two
+        numbers like others elsewhere. With `places="globe"` they always are a place, with `places="flat"` never. `flat` is the
+        old name: True is `places="flat"`, and False `places="globe"`.
         """
-        problem = Problem.of(table, target, task=task, exclude=exclude, flat=flat, holdout=holdout, settings=settings)
+        if flat is not None:
+            instead: Places = "flat" if flat else "globe"
+            warn(f'TableModel.fit: flat={flat} is called places="{instead}" now')
+            if places not in ("auto", instead):
+                raise ValueError(f"flat={flat} and places={places!r} say different things; leave out flat")
+            places = instead
+        problem = Problem.of(
+            table, target, task=task, exclude=exclude, places=places, holdout=holdout, settings=settings
+        )
         return problem.solve()
 
     def predict(
@@ -143,7 +155,10 @@ _PREDICTORS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """A table made ready to be learned from: numbers, the rows for training before those held out."""
+    """A table made ready to be learned from: numbers, the rows for training before those held out.
+
+    `flat_pairs` are columns of latitude and longitude that are numbers, as a flat map suits them.
+    """
 
     table: Table
     columns: Columns
@@ -153,6 +168,7 @@ class Problem:
     num_held: int
     settings: Settings
     notes: tuple[str, ...]
+    flat_pairs: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(
@@ -162,11 +178,13 @@ class Problem:
         *,
         task: Task | None = None,
         exclude: Collection[str] = (),
-        flat: bool = False,
+        places: Places = "auto",
         holdout: float = 0.1,
         settings: Settings = DEFAULT,
     ) -> "Problem":
         """The problem of predicting the column `target`; the arguments are those of `TableModel.fit`."""
+        if places not in get_args(Places):
+            raise ValueError(f"places expects one of {get_args(Places)}, got {places!r}")
         table = _as_table(table)
         if not 0.0 <= holdout <= 0.5:
             raise ValueError(f"holdout must be between 0 and 0.5, got {holdout}")
@@ -184,7 +202,10 @@ class Problem:
         order, num_held = _order(y, bool(question.classes), holdout, settings)
         rows = np.flatnonzero(keep)[order]
         notes, excluded = list(table.notes), {target, *exclude}
-        pairs = [] if flat else pairs_of_coordinates(table, excluded, notes)
+        # The whole table decides, and not the rows for training, so that the choice does not depend on chance.
+        found = [] if places == "flat" else pairs_of_coordinates(table, excluded, notes)
+        pairs = [pair for pair in found if places == "globe" or needs_globe(table, *pair)]
+        flat_pairs = tuple(pair for pair in found if pair not in pairs)
         columns = Columns.describe(table.rows(np.sort(rows[: len(rows) - num_held])), excluded, pairs)
         notes += columns.notes
         if len(rows) < len(table):
@@ -193,11 +214,11 @@ class Problem:
         exact = question.task == "regression" and len(rows) - num_held <= settings.max_exact
         if exact and len(rows) > _MAX_EXACT:
             raise TableError(f"{table.source} has too many rows ({len(rows)}) for an exact model; lower max_exact")
-        places = tuple(columns.places.values())
-        settings = dataclasses.replace(settings, max_exact=len(rows) if exact else 0, places=places)
-        return cls(
-            table, columns, question, columns.encode(table.rows(rows)), y[order], num_held, settings, tuple(notes)
+        settings = dataclasses.replace(
+            settings, max_exact=len(rows) if exact else 0, places=tuple(columns.places.values())
         )
+        X = columns.encode(table.rows(rows))
+        return cls(table, columns, question, X, y[order], num_held, settings, tuple(notes), flat_pairs)
 
     @property
     def method(self) -> str:
