@@ -15,6 +15,7 @@ PEERS = {
     "gpflow": ["gpflow", "tensorflow", "tf-keras"],
     "gpytorch": ["gpytorch", "torch==2.13.0"],
     "gpjax": ["gpjax"],
+    "gpfy": ["gpfy"],
 }
 
 

@@ -125,3 +125,17 @@ def multioutput_problem(case: dict) -> dict:
     slices = [slice(i * B, (i + 1) * B) for i in range(N // B)]
     batches = {"X_batches": np.stack([X[s] for s in slices]), "y_batches": np.stack([Y[s] for s in slices])}
     return case | batches | {"N": N, "X": X, "y": Y, "Z": X[:M].copy(), "W": W, "lengthscale": 2.0, "noise": 0.1}
+
+
+def vish_problem(case: dict) -> dict:
+    """Data and batches of a case with spherical harmonics of degrees 0 to levels - 1, 8 columns and a bias: N = 98,304 rows.
+
+    X ~ N(0, 1), y = sin(x_1) + cos(x_2 x_3) + 0.1 noise. The kernel is an arc-cosine of two layers, all of its variances 1;
+    noise variance 0.5; q(v) = N(0, I).
+    """
+    N, D, B = 98_304, 8, case["B"]
+    random = np.random.RandomState(0)
+    X = random.randn(N, D)
+    y = np.sin(X[:, :1]) + np.cos(X[:, 1:2] * X[:, 2:3]) + 0.1 * random.randn(N, 1)
+    batches = {"X_batches": X.reshape(-1, B, D), "y_batches": y.reshape(-1, B, 1)}
+    return case | batches | {"N": N, "D": D, "X": X, "y": y, "noise": 0.5}

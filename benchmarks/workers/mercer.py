@@ -10,7 +10,7 @@ import optax  # noqa: E402
 import mercer as mc  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
 from mercer.training.run import Run as Training  # noqa: E402
-from workers.common import Run, multioutput_problem, problem, serve  # noqa: E402
+from workers.common import Run, multioutput_problem, problem, serve, vish_problem  # noqa: E402
 
 EVERY = 100  # steps in a chunk, as `fit` takes them by default
 
@@ -58,6 +58,30 @@ def steps_of(model: mc.Model, p: dict) -> Run:
     return Run(run, -value * p["N"], "the compiled loop of fit")
 
 
+def vish_model(p: dict) -> mc.Model:
+    """Spherical harmonics and an arc-cosine kernel of two layers."""
+    kernel = mc.kernels.ArcCosine(depth=2, weight_variance=jnp.ones(p["D"]))
+    harmonics = mc.inducing.SphericalHarmonics(p["D"] + 1, p["levels"])
+    return mc.Model(mc.Sparse(mc.GP(kernel), harmonics), mc.likelihoods.Gaussian(p["noise"]))
+
+
+def vish_step(p: dict) -> Run:
+    """The steps of `fit` with it."""
+    return steps_of(vish_model(p), p)
+
+
+def vish_pass(p: dict) -> Run:
+    """All sums over the data that the collapsed bound and its hyperparameters need."""
+    model, objective = vish_model(p), mc.objectives.CollapsedELBO()
+    batch = objective.checked(model, (p["X"], p["y"]))
+
+    def run(k):
+        for _ in range(k):
+            objective.prepare_for(model, batch, jax.tree.leaves(model))
+
+    return Run(run, None, "sums of CollapsedELBO")
+
+
 def predict_cached(p: dict) -> Run:
     """Mean and variance of f from a cached posterior."""
     posterior = model_of(p).posterior.cached()
@@ -71,6 +95,12 @@ def predict_cached(p: dict) -> Run:
     return Run(run, float(result.mean.sum() + result.cov.sum()), "posterior.cached()")
 
 
-if __name__ == "__main__":
+def setup(case: dict) -> Run:
+    if case["task"].startswith("vish"):
+        return {"vish_step": vish_step, "vish_pass": vish_pass}[case["task"]](vish_problem(case))
     tasks = {"svgp_step": svgp_step, "predict_cached": predict_cached, "multioutput_step": multioutput_step}
-    serve(lambda case: tasks[case["task"]](multioutput_problem(case) if "kind" in case else problem(case)))
+    return tasks[case["task"]](multioutput_problem(case) if "kind" in case else problem(case))
+
+
+if __name__ == "__main__":
+    serve(setup)

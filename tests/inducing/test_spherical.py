@@ -1,5 +1,6 @@
 """Spherical harmonics as inducing variables: exact in the limit, the same by sums, by minibatches and inside several outputs."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -201,3 +202,75 @@ def test_errors():
         mc.Sparse(mc.GP(mc.kernels.RBF()), SphericalHarmonics(3, 3))
     with pytest.raises(ValueError, match="fewer than 100"):
         SphericalHarmonics.largest(mc.kernels.HeatKernel(truncation=4), 3, 100)
+
+
+COLUMNS = [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]
+TERMS = mc.kernels.Sum(
+    [
+        mc.kernels.Homogeneous(mc.kernels.SphericalRBF(0.7 + 0.1 * i, 0.2 + 0.1 * i), 0.5 + 0.1 * i).on(columns)
+        for i, columns in enumerate(COLUMNS)
+    ]
+)
+PER_TERM = mc.inducing.PerTerm([SphericalHarmonics(len(columns) + 1, 4) for columns in COLUMNS])
+
+
+def test_terms_of_some_columns_each():
+    """A loop over terms alike gives what each gives by itself."""
+    pairs = list(zip(PER_TERM.parts, TERMS.kernels, strict=True))
+    np.testing.assert_allclose(
+        mc.covariances.Kuf(PER_TERM, TERMS, X), np.concatenate([mc.covariances.Kuf(*p, X) for p in pairs]), rtol=1e-12
+    )
+    operator = mc.covariances.Kuu(PER_TERM, TERMS)
+    np.testing.assert_allclose(
+        operator.diagonal(), np.concatenate([mc.covariances.Kuu(*pair).diagonal() for pair in pairs]), rtol=1e-12
+    )
+    assert isinstance(operator, mc.linalg.Diagonal)
+
+
+def test_terms_are_summed_once_whatever_their_variances_are():
+    """k(x, x) of each term changes from row to row in its own way, and the parameters of a term move without the others."""
+    model = model_of(TERMS, PER_TERM)
+    batch = COLLAPSED.checked(model, (X, Y))
+    held = [p for term in TERMS.kernels for p in (term.kernel.weight_variance, term.kernel.bias_variance)]
+    summed = COLLAPSED.prepare_for(model, batch, held)
+    assert type(summed) is not type(batch)
+    assert type(COLLAPSED.prepare_for(model, batch, held[:-1])) is type(batch)
+    moved = eqx.tree_at(lambda m: m.posterior.prior.kernel.kernels[4].kernel.kernel.variance, model, jnp.asarray(1.7))
+    rough = mc.objectives.CollapsedELBO(sums="float32").prepare_for(model, batch, held)
+    for given in (model, moved):
+        expected = float(COLLAPSED._value(given, batch, None))
+        assert float(COLLAPSED._value(given, summed, None)) == pytest.approx(expected, rel=1e-10)
+        assert float(COLLAPSED._value(given, rough, None)) == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="float16"):
+        mc.objectives.CollapsedELBO(sums="float16")
+
+
+def test_the_largest_eigenvalues_of_all_terms():
+    chosen = mc.inducing.PerTerm.harmonics(TERMS, 3, 60, multiple=2)
+    levels = [len(part.levels) for part in chosen.parts]
+    assert len(chosen) <= 60 and min(levels) >= 2 and all(n % 2 == 0 for n in levels)
+    # Nothing that was left out is larger than what was taken beyond the first levels.
+    spectra = [np.asarray(term.eigenvalues(len(c) + 1, 12)) for term, c in zip(TERMS.kernels, COLUMNS, strict=True)]
+    taken = min(spectrum[n - 2] for spectrum, n in zip(spectra, levels, strict=True) if n > 2)
+    largest_left = max(spectrum[n] for spectrum, n in zip(spectra, levels, strict=True))
+    assert taken >= largest_left
+    with pytest.raises(ValueError, match="too small"):
+        mc.inducing.PerTerm.harmonics(TERMS, 3, 5)
+    with pytest.raises(ValueError, match="sum of kernels"):
+        mc.inducing.PerTerm.harmonics(ZONAL, 3, 50)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_cached_predictions(whiten):
+    """Of a diagonal Kuu: the same in all layouts, and in float32 as good as float32 is."""
+    posterior = COLLAPSED.posterior(model_of(ZONAL, SphericalHarmonics(3, 5), whiten=whiten), X, Y)
+    cached = posterior.cached()
+    assert cached.diagonal
+    for layout in ("diag", "outputs", "inputs", "full"):
+        expected, found = posterior.predict(X[:6], layout), cached.predict(X[:6], layout)
+        np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-9)
+        np.testing.assert_allclose(found.cov, expected.cov, atol=1e-10)
+    rough = cached.predict(X[:6].astype(np.float32))
+    assert rough.mean.dtype == np.float32
+    np.testing.assert_allclose(rough.cov, posterior.predict(X[:6]).cov, atol=3e-6)
+    np.testing.assert_allclose(rough.mean, posterior.predict(X[:6]).mean, atol=3e-5)

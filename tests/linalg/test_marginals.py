@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mercer.linalg import JITTER, Dense, marginals, whitened_marginals
+from mercer.linalg import JITTER, Dense, Diagonal, marginals, whitened_marginals
 from mercer.linalg.marginals import _forward
 
 M = 12
@@ -193,3 +193,25 @@ def test_the_prior_explains_nothing_away():
         mean, reduction = jax.jit(whitened_marginals)(Kuu, Kuf, 0.0 * m, np.eye(M))
         np.testing.assert_array_equal(mean, 0.0)
         np.testing.assert_allclose(reduction, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("B", [9, 2100])
+def test_a_diagonal_operator(B):
+    """Values and derivatives of several q(u) against the plain formula."""
+    _, Kuf, m, L = case("spread", B)
+    entries = jnp.linspace(0.5, 2.0, M)
+    given = entries, jnp.asarray(Kuf), jnp.stack([m, 2.0 * m], axis=1), jnp.stack([L, 0.5 * L + jnp.eye(M)])
+
+    def plain(entries, Kuf, m, L):
+        C = Kuf / jnp.sqrt(entries)[:, None]
+        return C.T @ m, jnp.sum(C**2, axis=0)[:, None] - jnp.sum((L.mT @ C) ** 2, axis=1).T
+
+    def fused(entries, Kuf, m, L):
+        return marginals(Diagonal(entries), Kuf, m, L)
+
+    ct = tuple(np.random.default_rng(1).normal(size=(2, B, 2)))
+    for found, expected in zip(fused(*given), plain(*given), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    for found, expected in zip(pull_back(fused, given, ct)[:3], pull_back(plain, given, ct)[:3], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(pull_back(fused, given, ct)[3], np.tril(pull_back(plain, given, ct)[3]), rtol=1e-10)

@@ -1,5 +1,6 @@
 """Linear regression on features against dense Gaussian algebra."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,3 +50,25 @@ def test_leaving_out_a_row(row):
     given = C.T @ MEAN, np.einsum("mn,mk,kn->n", C, COVARIANCE, C), R, 1.0 / NOISE
     found = left_out(*map(jnp.asarray, given))
     np.testing.assert_allclose([array[row] for array in found], [mean, variance], rtol=1e-12)
+
+
+@pytest.mark.parametrize("num_groups, systems", [(1, 1), (1, 3), (5, 1)])
+def test_derivatives_of_the_evidence(num_groups, systems):
+    """Against those of the formula itself, and again of these."""
+    gram, b = jnp.asarray(C / NOISE @ C.T)[None], jnp.asarray(RNG.normal(size=(systems, 5)))
+    direction = jnp.asarray(RNG.normal(size=(5, 5)))
+    direction = direction + direction.T
+
+    def plain(B, b):
+        blocks = B if num_groups == 1 else jnp.diagonal(B)[:, None, None]
+        return 0.5 * jnp.sum(b * jnp.linalg.solve(B, b.T).T) - 0.5 * systems * jnp.sum(jnp.linalg.slogdet(blocks)[1])
+
+    def along(evidence):
+        def function(t, b):
+            return evidence(jnp.eye(5) + gram[0] + t * direction, b)
+
+        return jax.grad(function, argnums=(0, 1))(0.1, b), jax.grad(jax.grad(function))(0.1, b)
+
+    found = along(lambda B, b: Regression(B[None], b, num_groups).evidence())
+    for a, expected in zip(jax.tree.leaves(found), jax.tree.leaves(along(plain)), strict=True):
+        np.testing.assert_allclose(a, expected, rtol=1e-9)

@@ -3,10 +3,11 @@
 from mercer.layouts import Layout
 from mercer.processes.base import Function, Process
 from mercer.processes.cached import CachedConditioned, CachedKronecker
+from mercer.processes.cached_sparse import CachedSparse
 from mercer.processes.conditioned import Conditioned
 from mercer.processes.gaussian import Gaussian, Mixture, Prediction
 from mercer.processes.prior import GP
-from mercer.processes.sparse import CachedSparse, Sparse
+from mercer.processes.sparse import Sparse
 from mercer.processes.tempered import Tempered
 
 __all__ = [

@@ -21,19 +21,17 @@ from mercer.covariances import Kuu, draw_jointly
 from mercer.covariances.functionals import cross_covariance, prior_matrix, prior_variance
 from mercer.deprecation import warn
 from mercer.inducing import InducingVariables
-from mercer.inducing.functionals import is_functional
 from mercer.layouts import Layout, product_in_layout
-from mercer.linalg import PSD, FactorisationError, eigh, inverse_factor, marginals, quiet_blas, safe_cholesky
+from mercer.linalg import PSD, Diagonal, FactorisationError, eigh, inverse_factor, marginals, quiet_blas, safe_cholesky
 from mercer.linalg.cholesky import raise_if_failed
-from mercer.linalg.loops import for_each
-from mercer.linalg.products import Precision, map_rows, matmul
-from mercer.parameters import cast, constant, lower_triangular, param, real
-from mercer.processes.base import Process, wider
-from mercer.processes.gaussian import Gaussian
+from mercer.linalg.products import Precision, matmul
+from mercer.parameters import cast, lower_triangular, param, real
+from mercer.processes.base import Process
+from mercer.processes.cached_sparse import CachedSparse
 from mercer.processes.of_before import as_prior
 from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP, Moved
-from mercer.processes.structure import Structure, structure_of, weighted
+from mercer.processes.structure import Structure, structure_of
 from mercer.validation import AnyArray
 
 
@@ -297,80 +295,29 @@ class Sparse(Process):
         """Kuf^T weights."""
         return self.structure.linear(X, weights)
 
-    def cached(self) -> "CachedSparse":
+    def cached(self) -> CachedSparse:
         """The same process with all that does not depend on the inputs worked out, for fast repeated prediction."""
         with quiet_blas():
             return jax.block_until_ready(_cache(cast(self, self.q_mu.dtype)))
 
 
-class CachedSparse(Process):
-    """A `Sparse` whose prediction is one product with Kuf for the mean and one for the variance.
-
-    With C = R^-1 Kuf, I - L L^T = U diag(s) U^T and F = U^T R^-1, the variance is k - sum_m s_m (F Kuf)_m^2: one product, as
-    with an explicit inverse, but as accurate as a solve, because U is orthogonal.
-    """
-
-    process: Sparse = constant()
-    weights: Float[Array, "M L"] = constant()  # R^-T q_mu
-    F: Float[Array, "L M M"] = constant()
-    s: Float[Array, "L M"] = constant()
-
-    @property
-    def num_outputs(self):
-        return self.process.num_outputs
-
-    @property
-    def joint_layout(self):
-        return self.process.joint_layout
-
-    def check_inputs(self, X):
-        self.process.check_inputs(X)
-
-    def working_dtype(self, dtype):
-        return wider(dtype, self.F.dtype)
-
-    def _predict(self, X, covariance):
-        if covariance == "diag" and not is_functional(X):
-            mean, values = map_rows(lambda rows: tuple(self._at(rows, covariance)), X)
-            return Gaussian(mean, values, covariance)
-        return self._at(X, covariance)
-
-    def _at(self, X, covariance):
-        process = self.process
-        return process.structure.predict(
-            process.prior, X, process.num_outputs, covariance, self._of_functions, self._of_columns
-        )
-
-    def _of_functions(self, X, joint):
-        structure: Any = self.process.structure
-        cross = structure.crosses(X)
-        mean, projected = weighted(cross, self.weights), matmul(self.F, cross)
-        prior = for_each(lambda pair: (prior_matrix if joint else prior_variance)(pair[1], X), structure.pairs)
-        if not joint:
-            return mean, prior.T - jnp.einsum("lm,lmn->nl", self.s, projected**2, precision="highest")
-        return mean, prior - matmul(projected.mT, self.s[..., None] * projected)
-
-    def _of_columns(self, cross, covariance):
-        projected = matmul(self.F, cross.reshape(*cross.shape[:2], -1)).reshape(-1, *cross.shape[2:])
-        reduction = product_in_layout(self.s.reshape(-1, 1, 1) * projected, projected, covariance)
-        return jnp.einsum("lmnp,ml->np", cross, self.weights, precision="highest"), reduction
-
-    def _sample_function(self, key, num_features):
-        return self.process._sample_function(key, num_features)
-
-
 @eqx.filter_jit
 def _cache(process: Sparse) -> CachedSparse:
+    diagonal = all(isinstance(eqx.filter_eval_shape(Kuu, *pair), Diagonal) for pair in process.structure.pairs)
+
     def of_pair(pair, q_mu, root):
         operator = Kuu(*pair)
         q_mu, root = process._whitened(operator, q_mu.T, root)
         identity = jnp.eye(operator.size, dtype=q_mu.dtype)
         inverse_root = operator.whiten(identity)
-        s, U = eigh(identity - matmul(root, root.mT))
+        if diagonal:
+            s, U = jnp.broadcast_to(1.0 / operator.diagonal(), (len(root), operator.size)), root
+        else:
+            s, U = eigh(identity - matmul(root, root.mT))
         return matmul(q_mu.T, inverse_root), matmul(U.mT, inverse_root), s
 
     weights, F, s = process.structure.for_each_pair(of_pair, process.q_mu.T, process.root())
-    return CachedSparse(process, weights.T, F, s)
+    return CachedSparse(process, weights.T, F, s, diagonal)
 
 
 def _check_num_outputs(num_outputs: int | None, structure: Structure) -> None:
