@@ -37,10 +37,9 @@ class Regression(NamedTuple):
     def evidence(self) -> Float[Array, ""]:
         """1/2 sum (b^T B^-1 b - log det B) over the systems."""
         b = self.b.reshape(len(self.B), -1, self.b.shape[1])
-        if len(b) == 1:
-            of_systems = _log_evidence(self.B[0], b[0])
-        else:
-            of_systems = jnp.sum(for_each_entry(_log_evidence, self.B, b))
+        of_systems = (
+            _log_evidence(self.B[0], b[0]) if len(b) == 1 else jnp.sum(for_each_entry(_log_evidence, self.B, b))
+        )
         if self.num_groups == 1:
             return of_systems
         whole, blocks = (inverse_factor(B, always=False) for B in (self.B, self._blocks()))
