@@ -203,7 +203,8 @@ def test_a_bad_value_names_file_column_and_row(tmp_path, value, rule):
 
 
 def test_an_error_of_the_thread_is_raised_by_the_call_that_needs_the_rows(tmp_path):
-    good = parquet(write(tmp_path, *table())).batches(0, NUM_DATA, 1, SEED)
+    with parquet(write(tmp_path, *table())) as first:  # closed before its files are written again: it reads ahead
+        good = first.batches(0, NUM_DATA, 1, SEED)
     source = spoilt(tmp_path, x1=np.nan)
     bad = int(np.flatnonzero(good.index.ravel() == 22)[0])
     with source:

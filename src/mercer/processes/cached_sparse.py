@@ -24,7 +24,7 @@ class CachedSparse(Process):
     with an explicit inverse, but as accurate as a solve, because U is orthogonal.
 
     Where Kuu is diagonal, s is 1 / diag(Kuu), F is L^T R^-1, which is upper triangular, and the variance is
-    k - sum_m s_m Kuf_m^2 + |F Kuf|^2: half the work, and nothing that float32 would spoil.
+    k - sum_m s_m Kuf_m^2 + |F Kuf|^2: half the products, and nothing that float32 would spoil.
     """
 
     process: Any = constant()  # the `Sparse`
