@@ -212,9 +212,7 @@ def draw(entries: list[dict], names: list[str], path: Path) -> None:
             ax.semilogx([e["seconds"] for e in points], [e["nlpd"] for e in points], style, label=method)
         last = ends(entries, name)
         ax.axhspan(last - 0.02, last + 0.005, color="grey", alpha=0.2, lw=0.0)
-        ax.set(
-            title=f"flights, {name}", xlabel="seconds of training", ylabel="test NLPD", ylim=(last - 0.02, None)
-        )
+        ax.set(title=f"flights, {name}", xlabel="seconds of training", ylabel="test NLPD", ylim=(last - 0.02, None))
         ax.legend(frameon=False)
     picture.savefig(path, dpi=120)
 
