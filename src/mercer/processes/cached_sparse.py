@@ -73,7 +73,8 @@ class CachedSparse(Process):
         if joint:
             values = prior - matmul(A.mT, s[..., None] * A)
             return mean, values if B is None else values + matmul(B.mT, B)
-        values = prior.T - jnp.sum(s[..., None] * A**2, axis=1).T
+        # As a product, of which XLA does not make one scalar loop with all that A comes from.
+        values = prior.T - matmul(s[:, None], A**2)[:, 0].T
         return mean, values if B is None else values + jnp.sum(B**2, axis=1).T
 
     def _of_columns(self, cross, covariance):

@@ -163,7 +163,8 @@ class OfColumns(Structure):
 
 def weighted(crosses: Float[Array, "G M N"], weights: Float[Array, "M L"]) -> Float[Array, "N L"]:
     """Kuf^T weights of each group."""
-    return matmul(crosses[0].T, weights) if len(crosses) == 1 else matmul(weights.T[:, None], crosses)[:, 0].T
+    # From the left: a transposed Kuf would be copied.
+    return matmul(weights.T, crosses[0]).T if len(crosses) == 1 else matmul(weights.T[:, None], crosses)[:, 0].T
 
 
 def _mixed(W: Float[Array, "#N P L"], latent: Float[Array, "N L"]) -> Float[Array, "N P"]:
