@@ -67,7 +67,7 @@ _ADDED: dict[str, dict[str, Callable[[dict[str, Any]], Any]]] = {
             len(values["gram"]), values.get("count", values["num_data"]), values["squares"].dtype
         ),
     },
-    "mercer.processes.CachedSparse": {"diagonal": lambda values: False},
+    "mercer.CachedSparse": {"diagonal": lambda values: False},
     "mercer.Sparse": {"gradients": lambda values: "reduced", "joint": lambda values: False},
     "mercer.tabular.Settings": {"places": lambda values: ()},
     "mercer.training.Fit": {"objective": lambda values: None},
