@@ -103,7 +103,7 @@ class CollapsedELBO(Objective):
     `fit` leaves the model with the best q(u); `posterior` gives that, too. Inducing variables whose Kuf has no parameters
     that move (`mercer.inducing.FourierFeatures`, `SphericalHarmonics`) are summed over the data once; a step then costs the
     same for any number of data. The features of a homogeneous kernel depend on its weight and bias variances: hold these
-    still. With `sums="float32"` the products of rows in these sums are taken in float32, in half the time, and added up in
+    still. With `sums="float32"` the products of rows in these sums are taken in float32, in less time, and added up in
     the precision of the data. Their error, 3e-7 of the largest eigenvalue of C C^T / noise, has to be small beside the
     identity that is added to it, so that this is for up to 500,000 rows (at a million regression failed; seen).
     """
