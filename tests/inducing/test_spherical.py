@@ -245,6 +245,18 @@ def test_terms_are_summed_once_whatever_their_variances_are():
         mc.objectives.CollapsedELBO(sums="float16")
 
 
+def test_outputs_whose_kernels_have_different_numbers_of_terms():
+    """One pass for all of them, as the harmonics have no parameters."""
+    kernels = [ZONAL + mc.kernels.SphericalRBF(0.6, 0.4), ZONAL]
+    model = model_of(mc.kernels.SeparateIndependent(kernels), mc.inducing.Shared(SphericalHarmonics(3, 4)))
+    outputs = np.hstack([Y, Y**2])
+    batch = COLLAPSED.checked(model, (X, outputs))
+    summed = COLLAPSED.prepare_for(model, batch, jax.tree.leaves(model))
+    assert type(summed) is not type(batch)
+    expected = float(COLLAPSED._value(model, batch, None))
+    assert float(COLLAPSED._value(model, summed, None)) == pytest.approx(expected, rel=1e-10)
+
+
 def test_the_largest_eigenvalues_of_all_terms():
     chosen = mc.inducing.PerTerm.harmonics(TERMS, 3, 60, multiple=2)
     levels = [len(part.levels) for part in chosen.parts]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mercer.covariances import Kuf, Kuu, feature_parameters, size
-from mercer.inducing import InducingVariables
+from mercer.inducing import InducingVariables, PerTerm
 from mercer.kernels import Kernel, Sum
 from mercer.linalg import matmul, quiet_blas, weighted_gram
 from mercer.linalg.loops import for_each
@@ -57,9 +57,10 @@ class SummedBatch(Batch):
         """`variances`, which files from before have for all terms together."""
         return self.variances.reshape(len(self.gram), -1)
 
-    def total_variance(self, kernel: Kernel, group: Array) -> Float[Array, ""]:
+    def total_variance(self, pair: tuple[InducingVariables, Kernel], group: Array) -> Float[Array, ""]:
         """The sum of k(x, x) over the data, from the sums of a group."""
-        return jnp.sum(group * jnp.stack([term.diag(self.inputs)[0] for term in _terms_of(kernel)]))
+        first = jnp.stack([term.diag(self.inputs)[0] for term in _terms_of(*pair)])
+        return jnp.sum(group[: len(first)] * first)
 
 
 def summed(model: Model, batch: Batch, dtype: Any = None) -> SummedBatch:
@@ -71,7 +72,9 @@ def summed(model: Model, batch: Batch, dtype: Any = None) -> SummedBatch:
     data = tuple(map(np.asarray, (batch.X, batch.Y, weights)))
     with quiet_blas():
         sums = [_sums(*pair, *data, dtype=dtype or batch.Y.dtype) for pair in pairs]
-    gram, products, variances = (jnp.stack(arrays) for arrays in zip(*sums, strict=True))
+    gram, products = (jnp.stack(arrays) for arrays in list(zip(*sums, strict=True))[:2])
+    most = max(len(variances) for *_, variances in sums)
+    variances = jnp.stack([jnp.pad(of_terms, (0, most - len(of_terms))) for *_, of_terms in sums])
     squares = jnp.sum(weights[:, None] * batch.Y**2, axis=0)
     return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, squares, variances, jnp.sum(weights))
 
@@ -80,12 +83,12 @@ def _sums(
     inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, dtype: Any
 ) -> tuple[Array, Array, Array]:
     M, P = size(inducing, kernel), Y.shape[1]
-    sums = jnp.zeros((M + P, M + P), X.dtype), jnp.zeros(len(_terms_of(kernel)), X.dtype)
+    sums = jnp.zeros((M + P, M + P), X.dtype), jnp.zeros(len(_terms_of(inducing, kernel)), X.dtype)
     for start in range(0, len(X), _BLOCK):
         rows = [_block(array, start, len(X)) for array in (X, Y, weights)]
         rows[2][len(X) - start :] = 0.0
         sums = _add(inducing, cast(kernel, dtype), sums, *(array.astype(dtype) for array in rows))
-    first = jnp.stack([term.diag(jnp.asarray(X[:1]))[0] for term in _terms_of(cast(kernel, X.dtype))])
+    first = jnp.stack([term.diag(jnp.asarray(X[:1]))[0] for term in _terms_of(inducing, cast(kernel, X.dtype))])
     return jax.block_until_ready((sums[0][:M, :M], sums[0][:M, M:], sums[1] / first))
 
 
@@ -105,12 +108,13 @@ def _add(inducing, kernel, sums, X, Y, weights):
         return jnp.concatenate([Kuf(inducing, kernel, columns[:D].T), columns[D:]])
 
     gram = weighted_gram(jnp.concatenate([X.T, Y.T]), weights, features)
-    variances = jnp.stack([jnp.sum(weights * term.diag(X)) for term in _terms_of(kernel)])
+    variances = jnp.stack([jnp.sum(weights * term.diag(X)) for term in _terms_of(inducing, kernel)])
     return sums[0] + gram.astype(sums[0].dtype), sums[1] + variances.astype(sums[1].dtype)
 
 
-def _terms_of(kernel: Kernel) -> tuple[Kernel, ...]:
-    return kernel.kernels if isinstance(kernel, Sum) else (kernel,)
+def _terms_of(inducing: InducingVariables, kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernels whose variances at two inputs have a fixed ratio."""
+    return kernel.kernels if isinstance(inducing, PerTerm) and isinstance(kernel, Sum) else (kernel,)
 
 
 class _Terms(NamedTuple):
@@ -153,7 +157,7 @@ def _independent_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array
 
     def of_pair(pair, gram, products, variances):
         """R^-1 Kuf Kfu R^-T, R^-1 Kuf Y of its outputs, and the sum of the variances of the prior."""
-        operator, total = Kuu(*pair), batch.total_variance(pair[1], variances)
+        operator, total = Kuu(*pair), batch.total_variance(pair, variances)
         return operator.whiten(operator.whiten(gram).T), operator.whiten(products).T, total
 
     whitened, b, totals = for_each(of_pair, pairs, gram, own, variances)
@@ -178,7 +182,7 @@ def _mixed_terms(posterior: Sparse, batch: SummedBatch, noise: Float[Array, " P"
     b = jnp.einsum(
         "lmk,kp,pl->lm", inverse_roots, batch.products[0], weights / jnp.sqrt(noise)[:, None], precision="highest"
     )
-    totals = jnp.stack([batch.total_variance(kernel, batch.by_term()[0]) for _, kernel in pairs])
+    totals = jnp.stack([batch.total_variance(pair, batch.by_term()[0]) for pair in pairs])
     slack = jnp.maximum(totals - jnp.einsum("lmlm->l", whitened), 0.0)
     regression = Regression.of(gram, b.reshape(1, L * M), num_groups=L)
     return _Terms(regression, 0.5 * jnp.sum(slack * jnp.diagonal(coupling)))
