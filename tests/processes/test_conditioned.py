@@ -161,3 +161,13 @@ def test_gradients_pass_through_a_prediction():
     step[1, 0] = 1e-6
     difference = (at(noise, X_NEW + step).sum() - at(noise, X_NEW - step).sum()) / 2e-6
     np.testing.assert_allclose(in_x[1, 0], difference, rtol=1e-6)
+
+
+def test_variances_are_not_negative_where_rounding_makes_them_so():
+    X = np.linspace(0.0, 1.0, 200)[:, None]
+    exact = mc.Conditioned(mc.GP(mc.kernels.RBF(2.0)), X, np.sin(X), 1e-12)
+    assert float(exact._predict(X, "diag").cov.min()) < 0.0  # what is hidden
+    for process in (exact, exact.cached()):
+        variance = process.predict(X).cov
+        assert float(variance.min()) >= 0.0
+        assert float(variance.max()) < 1e-8

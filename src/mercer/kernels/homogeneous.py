@@ -15,6 +15,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from mercer.kernels.arc_cosine import cosines
@@ -88,7 +89,7 @@ class Homogeneous(_Extension):
     def __check_init__(self):
         if not isinstance(self.kernel, Kernel):
             raise ValueError(f"Homogeneous expects a zonal kernel, got {type(self.kernel).__name__}")
-        units = jnp.eye(3)
+        units = jnp.asarray(np.eye(3))
         if self.kernel.on_sphere(units)[0] is not units:  # or it raises
             raise ValueError(f"Homogeneous expects a zonal kernel of all columns, got {type(self.kernel).__name__}")
         if not isinstance(self.power, int) or isinstance(self.power, bool) or self.power < 0:

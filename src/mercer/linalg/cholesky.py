@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from mercer.errors import MercerError
 from mercer.linalg.products import for_each_matrix, matmul, on_cpu, one_by_one, triangular_matmul
 from mercer.parameters import is_concrete
-from mercer.validation import AnyArray
+from mercer.validation import AnyArray, is_finite
 
 # (first, last) jitter, relative to the mean of the diagonal
 JITTER = {jnp.dtype("float64"): (1e-10, 1e-5), jnp.dtype("float32"): (1e-5, 1e-2)}
@@ -51,7 +51,7 @@ def safe_cholesky(A: Float[Array, "... M M"], name: str = "matrix", *, always: b
 
 def raise_if_failed(A: Array, factor: Array, name: str) -> None:
     """Says which matrix could not be factorised, and what is known of it."""
-    if bool(jnp.isfinite(factor).all()) and bool(jnp.isfinite(A).all()):
+    if is_finite(factor) and is_finite(A):
         return  # infinities in A can leave a factor without NaN
     raise_if_not_finite(A, name)
     A = np.asarray(A)
@@ -65,7 +65,7 @@ def raise_if_failed(A: Array, factor: Array, name: str) -> None:
 
 def raise_if_not_finite(A: Array, name: str) -> None:
     """Says which matrix holds NaN or inf."""
-    if not bool(jnp.isfinite(A).all()):
+    if not is_finite(A):
         raise FactorisationError(
             f"{_sized(A, name)} holds NaN or inf: a parameter or an input has left the range of {A.dtype}"
         )
@@ -178,7 +178,8 @@ def _triangular_inverse_jvp(primals, tangents):
 
 def _inverse_by_halves(L, smallest=None):
     size = L.shape[-1]
-    smallest = smallest or max(_SMALLEST_BLOCK, size // 8)  # few halvings: each is a program to compile
+    # Few halvings: each is a program to compile, and of large matrices the second half of them gains little (measured).
+    smallest = smallest or max(_SMALLEST_BLOCK, size // (8 if size <= 512 else 4))
     if size <= smallest:
         return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=L.dtype), lower=True)
     half = size // 2

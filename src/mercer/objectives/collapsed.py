@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mercer import validation
 from mercer.covariances import Kuu, feature_parameters
 from mercer.covariances.functionals import cross_covariance, prior_variance
 from mercer.inducing import InducingVariables, Shared
@@ -181,7 +182,7 @@ class CollapsedELBO(Objective):
         with quiet_blas():
             result = jax.block_until_ready(function(model, batch))
             found = [leaf for leaf in jax.tree.leaves(result) if eqx.is_inexact_array(leaf)]
-            if not all(bool(jnp.isfinite(leaf).all()) for leaf in found if is_concrete(leaf)):
+            if not all(validation.is_finite(leaf) for leaf in found if is_concrete(leaf)):
                 _raise(model, batch)
         return result
 

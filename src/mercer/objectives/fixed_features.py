@@ -72,24 +72,42 @@ def summed(model: Model, batch: Batch, dtype: Any = None) -> SummedBatch:
     data = tuple(map(np.asarray, (batch.X, batch.Y, weights)))
     with quiet_blas():
         sums = [_sums(*pair, *data, dtype=dtype or batch.Y.dtype) for pair in pairs]
-    gram, products = (jnp.stack(arrays) for arrays in list(zip(*sums, strict=True))[:2])
-    most = max(len(variances) for *_, variances in sums)
-    variances = jnp.stack([jnp.pad(of_terms, (0, most - len(of_terms))) for *_, of_terms in sums])
-    squares = jnp.sum(weights[:, None] * batch.Y**2, axis=0)
-    return SummedBatch(batch.inputs[:1], batch.num_data, gram, products, squares, variances, jnp.sum(weights))
+        return jax.block_until_ready(_assembled(pairs, sums, batch, weights))
 
 
 def _sums(
     inducing: InducingVariables, kernel: Kernel, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, dtype: Any
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array]:
+    """The products of [Kuf; Y^T] with itself, and the sum of the variances of each term of the prior."""
     M, P = size(inducing, kernel), Y.shape[1]
-    sums = jnp.zeros((M + P, M + P), X.dtype), jnp.zeros(len(_terms_of(inducing, kernel)), X.dtype)
+    sums: Any = np.zeros((M + P, M + P), X.dtype), np.zeros(len(_terms_of(inducing, kernel)), X.dtype)
     for start in range(0, len(X), _BLOCK):
         rows = [_block(array, start, len(X)) for array in (X, Y, weights)]
         rows[2][len(X) - start :] = 0.0
         sums = _add(inducing, cast(kernel, dtype), sums, *(array.astype(dtype) for array in rows))
-    first = jnp.stack([term.diag(jnp.asarray(X[:1]))[0] for term in _terms_of(inducing, cast(kernel, X.dtype))])
-    return jax.block_until_ready((sums[0][:M, :M], sums[0][:M, M:], sums[1] / first))
+    return jax.block_until_ready(sums)
+
+
+@eqx.filter_jit
+def _assembled(pairs: Any, sums: Any, batch: Batch, weights: Array) -> SummedBatch:
+    """What the sums of all pairs are together."""
+    P = batch.Y.shape[1]
+    products = jnp.stack([products for products, _ in sums])
+    firsts = [
+        jnp.stack([term.diag(batch.inputs[:1])[0] for term in _terms_of(part, cast(kernel, batch.Y.dtype))])
+        for part, kernel in pairs
+    ]
+    shares = [variances / first for (_, variances), first in zip(sums, firsts, strict=True)]
+    most = max(map(len, shares))
+    return SummedBatch(
+        batch.inputs[:1],
+        batch.num_data,
+        products[:, :-P, :-P],
+        products[:, :-P, -P:],
+        jnp.sum(weights[:, None] * batch.Y**2, axis=0),
+        jnp.stack([jnp.pad(share, (0, most - len(share))) for share in shares]),
+        jnp.sum(weights),
+    )
 
 
 def _block(array: np.ndarray, start: int, num: int) -> np.ndarray:

@@ -46,7 +46,7 @@ class Sums(Module):
         dtype = posterior.q_mu.dtype
         with quiet_blas():
             whitener = jax.block_until_ready(_whitener(cast(posterior, dtype)))
-            if not bool(jnp.isfinite(whitener).all()):
+            if not validation.is_finite(whitener):
                 raise_if_failed(cast(posterior, dtype).Kuu().dense(), whitener, "Kuu")
         nothing = jnp.zeros((), dtype)
         return cls(posterior, whitener, jnp.zeros((M, M), dtype), jnp.zeros((M, num_outputs), dtype), nothing, nothing)

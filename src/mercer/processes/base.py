@@ -178,7 +178,7 @@ def _is_process(value: Any) -> bool:
 
 
 def _predict(process: Process, X: Any, covariance: Layout, key: PRNGKeyArray | None) -> Gaussian | Mixture:
-    return process._predict_with_key(X, covariance, jax.random.key(0) if key is None else key)
+    return process._predict_with_key(X, covariance, jax.random.key(0) if key is None else key).without_rounding()
 
 
 _compiled_predict = eqx.filter_jit(_predict)

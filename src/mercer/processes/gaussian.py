@@ -58,6 +58,10 @@ class Prediction(Module):
         """What the prediction says in a layout that holds less than its own."""
 
     @abc.abstractmethod
+    def without_rounding(self) -> Self:
+        """The same with 0 for marginal variances that rounding made negative. Wider layouts are left as they are."""
+
+    @abc.abstractmethod
     @key_by_name
     def sample(self, num: int = 1, *, key: PRNGKeyArray) -> Float[Array, "S N P"]:
         """`num` draws. Values between which the layout holds no covariance are drawn independently."""
@@ -107,6 +111,9 @@ class Gaussian(Prediction):
         if layout == "outputs" and self.layout == "full":
             return Gaussian(self.mean, jnp.einsum("npnq->npq", self.cov), layout)
         return Gaussian(self.mean, independent_outputs(self.variance, layout), layout)
+
+    def without_rounding(self):
+        return Gaussian(self.mean, _not_negative(self.cov), "diag") if self.layout == "diag" else self
 
     def groups(self) -> tuple[Float[Array, "G J"], Float[Array, "#G J J"]]:
         """The mean and covariance as G independent groups of J jointly Gaussian values."""
@@ -209,6 +216,9 @@ class Mixture(Prediction):
     def in_layout(self, layout):
         return Mixture(self.means, self._of_each(lambda component: component.in_layout(layout).cov), layout)
 
+    def without_rounding(self):
+        return Mixture(self.means, _not_negative(self.covs), "diag") if self.layout == "diag" else self
+
     def sample(self, num=1, *, key):
         """`num` draws, each from a component of its own that all values of the draw share."""
         key_component, key_noise = jax.random.split(key)
@@ -221,6 +231,11 @@ class Mixture(Prediction):
             return self._component(self.means[s], self.covs[s])._coloured(roots[s], noise[None])[0]
 
         return jax.lax.map(draw, (which, noise))
+
+
+def _not_negative(variances: Array) -> Array:
+    # Not a maximum, whose derivative at 0 is a half.
+    return jnp.where(variances < 0.0, 0.0, variances)
 
 
 def average_of_pairs(

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from mercer.covariances import Kuu, draw_jointly
@@ -125,7 +126,7 @@ class Sparse(Process):
 
         if self.whiten:
             size = self.q_mu.shape[0] // blocks
-            root = jnp.broadcast_to(jnp.eye(size, dtype=dtype), (1, blocks, size, size))
+            root = jnp.asarray(np.broadcast_to(np.eye(size, dtype=dtype), (1, blocks, size, size)))
         else:
             root = jnp.stack([of_pair(pair) for pair in self.structure.pairs])
         root = root[:, 0] if blocks == 1 else root
