@@ -12,6 +12,7 @@ from mercer import (
     covariances,
     datasets,
     divergences,
+    features,
     gvi,
     harmonics,
     inducing,
@@ -31,7 +32,7 @@ from mercer.model import Model
 from mercer.objectives import elbo
 from mercer.overview import Summary, summary
 from mercer.parameters import constant, param
-from mercer.processes import GP, Conditioned, Gaussian, Mixture, Process, Sparse
+from mercer.processes import GP, Conditioned, Gaussian, Mixture, Network, Process, Sparse
 from mercer.training import fit
 
 __version__ = "0.1.0"
@@ -52,6 +53,7 @@ __all__ = [
     "MercerError",
     "Mixture",
     "Model",
+    "Network",
     "Process",
     "Sparse",
     "Summary",
@@ -61,6 +63,7 @@ __all__ = [
     "datasets",
     "divergences",
     "elbo",
+    "features",
     "fit",
     "gvi",
     "harmonics",

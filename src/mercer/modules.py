@@ -1,13 +1,25 @@
 """Foreign modules (of `equinox.nn`, or any function) as functions of the rows of X."""
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from mercer import parameters
+
 Module = Callable[[Float[Array, " D"]], Float[Array, " P"]]
+
+
+class OfRows(parameters.Module):
+    """A function of all rows at once, which may stand where a module is expected."""
+
+    @abc.abstractmethod
+    def of_rows(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        """The values at each row."""
 
 
 def check_module(module: Any, owner: str) -> None:
@@ -33,7 +45,30 @@ def _has_state(node: Any) -> bool:
 
 def of_rows(module: Module, X: Float[Array, "N D"], owner: str) -> Float[Array, "N P"]:
     """The values of a module, which takes a row [D] to a vector [P], at each row."""
-    values = jax.vmap(module)(X)
+    values = module.of_rows(X) if isinstance(module, OfRows) else jax.vmap(module)(X)
     if values.ndim != 2:
         raise ValueError(f"{owner}: module expects to return a vector for a row of X, got shape {values.shape[1:]}")
     return values
+
+
+def input_size(module: Any, dimension: int | None, owner: str) -> int:
+    """How many columns a module takes: what was said, else what the module says of itself."""
+    if dimension is not None:
+        return dimension
+    first = module.layers[0] if isinstance(module, eqx.nn.Sequential) else module
+    said = next((getattr(first, name) for name in ("in_size", "in_features") if hasattr(first, name)), None)
+    if not isinstance(said, int):
+        raise ValueError(f"{owner}: say how many columns {type(module).__name__} takes, with dimension=")
+    return said
+
+
+def output_size(module: Any, dimension: int, owner: str) -> int:
+    """The length of the vector that a module gives for a row."""
+    try:
+        shape = eqx.filter_eval_shape(module, jax.ShapeDtypeStruct((dimension,), jnp.result_type(float))).shape
+    except Exception as error:
+        brief = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{owner}: module fails on a row of {dimension} columns: {brief}") from error
+    if len(shape) != 1:
+        raise ValueError(f"{owner}: module expects to return a vector for a row of X, got shape {shape}")
+    return shape[0]

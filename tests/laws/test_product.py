@@ -16,7 +16,7 @@ import pytest
 import mercer as mc
 from cases import mostly_slow
 from mercer import divergences, io, likelihoods, objectives
-from mercer.objectives import risks
+from mercer.objectives import measurement, risks
 from outside import Averaged, Either, Shaken
 
 for outside in (Averaged, Either, Shaken):
@@ -75,6 +75,14 @@ def free_form(L):
     return mc.GP(mc.kernels.CholeskySVGP(mc.kernels.RBF(0.5), Z), mean)
 
 
+def fourier_network(L):
+    return mc.Network(mc.features.RandomFourier.of(mc.kernels.RBF(0.5), 4, 1, key=jax.random.key(0)), num_outputs=L)
+
+
+def module(L):
+    return eqx.nn.MLP(1, L, 3, 1, activation=jnp.tanh, key=jax.random.key(0))
+
+
 PROCESSES = {
     "GP": prior,
     "free form": free_form,
@@ -85,13 +93,17 @@ PROCESSES = {
     "Sparse, Fourier": fourier,
     "Sparse, harmonics": harmonics,
     "Sparse, activated": activated,
+    "Network": fourier_network,
+    "Network, tangent": lambda L: mc.Network(mc.features.Tangent(module(L)), covariance="kronecker"),
+    "BayesianNetwork": lambda L: mc.processes.BayesianNetwork(module(L), 0.1, num_samples=20),
     "Tempered": lambda L: mc.processes.Tempered(sparse(L), np.linspace(0.5, 1.0, L)),
     "mixture": lambda L: Either(sparse(L), mc.Sparse(prior(L), mc.inducing.Points(Z + 0.1), L)),
     "random": lambda L: Shaken(sparse(L)),
     "cached": lambda L: sparse(L).cached(),
 }
 EXACT, SPARSE = ("GP", "free form", "Conditioned"), tuple(name for name in PROCESSES if name.startswith("Sparse"))
-POSTERIORS = ("Conditioned", *SPARSE, "mixture", "random")
+NETWORKS = ("Network", "Network, tangent", "BayesianNetwork")
+POSTERIORS = ("Conditioned", *SPARSE, *NETWORKS, "mixture", "random")
 
 
 def gvi(divergence, of_prior):
@@ -108,10 +120,20 @@ OBJECTIVES = {
     "PredictiveLogLikelihood": (objectives.PredictiveLogLikelihood(), POSTERIORS, tuple(LIKELIHOODS)),
     "MAP": (objectives.MAP(objectives.ELBO(), []), POSTERIORS, tuple(LIKELIHOODS)),
     "with a state": (Averaged(objectives.ELBO()), POSTERIORS, tuple(LIKELIHOODS)),
-    "GVI, KL": (gvi(divergences.KL(), None), POSTERIORS, tuple(LIKELIHOODS)),
+    "GVI, KL": (
+        gvi(divergences.KL(), None),
+        tuple(name for name in POSTERIORS if name != "BayesianNetwork"),  # which has no prior over functions
+        tuple(LIKELIHOODS),
+    ),
     "GVI, Renyi": (gvi(divergences.Renyi(0.5), OTHER), tuple(PROCESSES), tuple(LIKELIHOODS)),
     "GVI, Projected": (gvi(divergences.Projected(divergences.KL()), OTHER), tuple(PROCESSES), tuple(LIKELIHOODS)),
     "GVI, Wasserstein": (gvi(divergences.GaussianWasserstein(), OTHER), tuple(PROCESSES), tuple(LIKELIHOODS)),
+    "MirrorDescent": (
+        objectives.MirrorDescent(OTHER, measurement.Box(-1.0, 1.0, 4), 0.5, hyperparameters="online", jitter=1e-3),
+        tuple(PROCESSES),
+        tuple(LIKELIHOODS),
+    ),
+    "FBNN": (objectives.FBNN(OTHER, measurement.Data(4), 10), tuple(PROCESSES), tuple(LIKELIHOODS)),
     "GVI, robust": (
         objectives.GVI(OTHER, risks.BetaDivergence(), divergences.Projected(divergences.Wasserstein())),
         tuple(PROCESSES),
@@ -155,6 +177,11 @@ SOME = [
     ("Sparse, harmonics", "CollapsedELBO", "Gaussian", "float32"),
     ("Sparse, harmonics", "GVI, Wasserstein", "Bernoulli", "float64"),
     ("Sparse, activated", "PredictiveLogLikelihood", "StudentT", "float32"),
+    ("Network", "MirrorDescent", "Poisson", "float32"),
+    ("Network", "GVI, KL", "Softmax", "float64"),
+    ("Network, tangent", "ELBO", "Gaussian", "float64"),
+    ("Network, tangent", "MirrorDescent", "Correlated", "float64"),
+    ("BayesianNetwork", "FBNN", "Gaussian", "float32"),
     ("Tempered", "GVI, Wasserstein", "Gaussian", "float32"),
     ("mixture", "GVI, KL", "Poisson", "float32"),
     ("random", "ELBO", "Gaussian", "float64"),

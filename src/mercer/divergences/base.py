@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from mercer.inducing import InducingVariables
 from mercer.inducing.functionals import as_inputs, is_functional
-from mercer.layouts import Layout, independent_outputs
+from mercer.layouts import Layout
 from mercer.linalg import quiet_blas, safe_cholesky
 from mercer.parameters import Module, as_parameter, is_concrete
 from mercer.processes import Gaussian, Mixture, Process
@@ -54,7 +54,7 @@ class Divergence(Module):
         return result
 
     def _of_components(self, q: Gaussian | Mixture, p: Gaussian | Mixture) -> Float[Array, ""]:
-        return average_of_pairs(lambda q, p: self._joint(q, _with_outputs_of(q, p)), q, p)
+        return average_of_pairs(lambda q, p: self._joint(q, p.for_outputs(q.mean.shape[1])), q, p)
 
     def layout(self, q: Process, p: Process) -> Layout | None:
         """The layout in which `between` compares predictions; None where it needs no predictions."""
@@ -161,19 +161,6 @@ def _check_comparable(q: Any, p: Any) -> None:
         raise ValueError(
             f"q and p must be over as many inputs and outputs (or p over one output), got means {(N, P)} and {of_p}"
         )
-
-
-def _with_outputs_of(q: Gaussian, p: Gaussian) -> Gaussian:
-    """p with as many outputs as q, each independent and like its one; in the layout "inputs" they share the matrix."""
-    if p.mean.shape == q.mean.shape:
-        return p
-    num = q.mean.shape[1]
-    mean, cov = jnp.broadcast_to(p.mean, (len(p.mean), num)), p.cov
-    if p.layout in ("diag", "outputs"):
-        cov = independent_outputs(jnp.broadcast_to(p.variance, mean.shape), p.layout)
-    elif p.layout == "full":
-        cov = independent_outputs(jnp.broadcast_to(p.cov[:, 0, :, 0], (num, len(mean), len(mean))), p.layout)
-    return Gaussian(mean, cov, p.layout)
 
 
 def _check_variances(q: Gaussian | Mixture, p: Gaussian | Mixture) -> None:

@@ -37,7 +37,7 @@ class KL(ScalarDivergence):
         if self.layout(q, p) is not None:
             return super()._between(q, p, X)
         aligned = cast(q, q.working_dtype(dtype_of(X)))
-        return _of_processes(aligned, None if p is q.prior else p)
+        return _of_processes(aligned, None if q.is_own_prior(p) else p)
 
 
 @eqx.filter_jit

@@ -37,7 +37,7 @@ from mercer.parameters import all_concrete, is_concrete
 from mercer.processes import Sparse
 from mercer.validation import AnyArray
 
-_MOST_IN_FLOAT32 = 500_000  # rows
+_MOST_IN_FLOAT32 = 300_000  # rows
 
 
 class Terms(NamedTuple):
@@ -106,7 +106,7 @@ class CollapsedELBO(Objective):
     same for any number of data. The features of a homogeneous kernel depend on its weight and bias variances: hold these
     still. With `sums="float32"` the products of rows in these sums are taken in float32, in less time, and added up in
     the precision of the data. Their error, 3e-7 of the largest eigenvalue of C C^T / noise, has to be small beside the
-    identity that is added to it, so that this is for up to 500,000 rows (at a million regression failed; seen).
+    identity that is added to it, so that this is for up to 300,000 rows (at 500,000 training failed; seen).
     """
 
     minibatched = False

@@ -2,13 +2,23 @@
 
 from mercer.layouts import Layout
 from mercer.processes.base import Function, Process
+from mercer.processes.bayesian_network import BayesianNetwork
 from mercer.processes.cached import CachedConditioned, CachedKronecker
 from mercer.processes.cached_sparse import CachedSparse
 from mercer.processes.conditioned import Conditioned
 from mercer.processes.gaussian import Gaussian, Mixture, Prediction
+from mercer.processes.network import Network, NetworkDraw
 from mercer.processes.prior import GP
 from mercer.processes.sparse import Sparse
 from mercer.processes.tempered import Tempered
+from mercer.processes.weights import (
+    DiagonalCovariance,
+    FullCovariance,
+    KroneckerBlock,
+    KroneckerCovariance,
+    LowRankCovariance,
+    WeightCovariance,
+)
 
 __all__ = [
     "Process",
@@ -24,4 +34,13 @@ __all__ = [
     "Sparse",
     "CachedSparse",
     "Tempered",
+    "Network",
+    "NetworkDraw",
+    "BayesianNetwork",
+    "WeightCovariance",
+    "FullCovariance",
+    "DiagonalCovariance",
+    "LowRankCovariance",
+    "KroneckerBlock",
+    "KroneckerCovariance",
 ]

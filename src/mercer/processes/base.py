@@ -116,7 +116,11 @@ class Process(Module):
 
     def knows_kl(self, prior: "Process | None" = None) -> bool:
         """Whether `kl(prior)` is known. A posterior knows that from its own prior."""
-        return self.prior is not None and (prior is None or prior is self.prior)
+        return self.prior is not None and (prior is None or self.is_own_prior(prior))
+
+    def is_own_prior(self, prior: "Process") -> bool:
+        """Whether a process is the prior of this one."""
+        return prior is self.prior
 
     def q_parameters(self) -> "tuple[tuple[Float[Array, 'M L'], Float[Array, 'L M M']], ...]":
         """Mean and lower triangular root of the covariance of each Gaussian that natural gradients can train."""
@@ -146,8 +150,11 @@ class Process(Module):
         """`num` joint draws of the function's values at X."""
         X = self.as_inputs(X)
         inputs = cast(X, self.working_dtype(dtype_of(X)))
-        prediction = self.predict(inputs, self.joint_layout, key=jax.random.fold_in(key, 1))
-        return cast(prediction.sample(num, key=key), dtype_of(X))
+        return cast(self._sampled(inputs, num, key), dtype_of(X))
+
+    def _sampled(self, X: Any, num: int, key: PRNGKeyArray) -> Float[Array, "S N P"]:
+        """Draws at X: of the prediction, unless a process has draws of its own."""
+        return self.predict(X, self.joint_layout, key=jax.random.fold_in(key, 1)).sample(num, key=key)
 
     @key_by_name
     def sample_function(self, num_features: int = 1024, *, key: PRNGKeyArray) -> Function:

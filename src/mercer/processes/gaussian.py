@@ -115,6 +115,17 @@ class Gaussian(Prediction):
     def without_rounding(self):
         return Gaussian(self.mean, _not_negative(self.cov), "diag") if self.layout == "diag" else self
 
+    def for_outputs(self, num: int) -> "Gaussian":
+        """One of a single output as that of `num` independent ones like it; in the layout "inputs" they share the matrix."""
+        if self.mean.shape[1] == num:
+            return self
+        mean, cov = jnp.broadcast_to(self.mean, (len(self.mean), num)), self.cov
+        if self.layout in ("diag", "outputs"):
+            cov = independent_outputs(jnp.broadcast_to(self.variance, mean.shape), self.layout)
+        elif self.layout == "full":
+            cov = independent_outputs(jnp.broadcast_to(self.cov[:, 0, :, 0], (num, len(mean), len(mean))), "full")
+        return Gaussian(mean, cov, self.layout)
+
     def groups(self) -> tuple[Float[Array, "G J"], Float[Array, "#G J J"]]:
         """The mean and covariance as G independent groups of J jointly Gaussian values."""
         N, P = self.mean.shape
