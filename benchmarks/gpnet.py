@@ -1,7 +1,7 @@
 """Inference networks by mirror descent: `python benchmarks/gpnet.py snelson | uci | flights | step | memory`.
 
-- snelson: the picture of paper 002, Figure 2: SVGP, GPNet and FBNN with M points beside exact regression, 100 of the data, batches
-  of 20; how far each is from it over the range of the data.
+- snelson: the picture of paper 002, Figure 2: SVGP, GPNet and FBNN with M points beside exact regression; 100 of the data, batches of
+  20; how far each is from it over the range of the data.
 - uci: the paper's protocol: RBF prior, 1,000 frequencies, batches of 500, Adam (0.003), M measurement points. All splits of a set are
   trained at once, in float32. For a GPU. A line of JSON is appended to `--out` for each set and M; `--table FILE` shows them.
 - flights: 700,000 random rows for training, 100,000 for testing: GPNet beside SVGP, M = 100 and 500.
@@ -186,7 +186,9 @@ def trained_at_once(splits, learned, M, beta, decay, arguments):
         carry, values = chunk(carry, jnp.asarray(first), arrays, X, Y)
         values = np.asarray(values)
         took = 1e3 * (time.perf_counter() - begin) / arguments.every
-        print(f"  M = {M}, step {first + arguments.every}: {np.mean(values[-100:]):.4f}, {took:.1f} ms a step", flush=True)
+        print(
+            f"  M = {M}, step {first + arguments.every}: {np.mean(values[-100:]):.4f}, {took:.1f} ms a step", flush=True
+        )
         if not np.isfinite(values).all():
             raise FloatingPointError("a loss is not finite")
     models, _ = eqx.filter_vmap(constrain)(eqx.combine(carry[0], arrays, rest))
@@ -201,11 +203,17 @@ def show(entry) -> None:
     paper = PAPER[entry["set"]].get(entry["M"])
     published = "" if paper is None else "{:.3f} ± {:.3f} | {:.3f} ± {:.3f}".format(*paper)
     cells = " | ".join(with_errors(entry["scores"]))
-    print(f"| {entry['set']} | {entry['M']} | {len(entry['scores'])} | {cells} | {published} | {entry['seconds']:.0f} |")
+    print(
+        f"| {entry['set']} | {entry['M']} | {len(entry['scores'])} | {cells} | {published} | {entry['seconds']:.0f} |"
+    )
 
 
 def table(paths) -> None:
-    print("| set | M | splits | RMSE | log-likelihood | paper, RMSE | paper, log-likelihood | seconds |\n" + "|---" * 8 + "|")
+    print(
+        "| set | M | splits | RMSE | log-likelihood | paper, RMSE | paper, log-likelihood | seconds |\n"
+        + "|---" * 8
+        + "|"
+    )
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     for entry in sorted(lines, key=lambda entry: (entry["set"], entry["M"])):
         show(entry)
@@ -219,7 +227,12 @@ def step_time(arguments) -> None:
     network = mc.Network(mc.features.RandomFourier.of(kernel, 1000, 8, key=jax.random.key(0)))
     objective = MirrorDescent(mc.GP(kernel), measurement.Data(500), 0.1)
     run = mc.training.run.Run(
-        cast(mc.Model(network, mc.likelihoods.Gaussian(0.1)), np.float32), objective, (X, Y), ADAM, batch_size=500, every=50
+        cast(mc.Model(network, mc.likelihoods.Gaussian(0.1)), np.float32),
+        objective,
+        (X, Y),
+        ADAM,
+        batch_size=500,
+        every=50,
     )
     state, _ = run.chunk(run.start(), 50)
     times = []

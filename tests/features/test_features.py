@@ -71,8 +71,8 @@ class Wide(eqx.Module):
 def test_tangent_features_of_a_wide_network_have_its_neural_tangent_kernel():
     kernel = nngp.NTK([nngp.Dense(1.3, 0.4), nngp.Relu(), nngp.Dense(1.1, None)])
     phi = features.Tangent(Wide(200_000, KEY), dimension=2)(X)[0]
-    # Errors fall with the root of the width: at 200,000 units they were 0.4 %.
-    np.testing.assert_allclose(phi @ phi.T, kernel(X), rtol=0.02)
+    # Errors fall with the root of the width: at 200,000 units they were up to 1 % of the largest entry.
+    np.testing.assert_allclose(phi @ phi.T, kernel(X), atol=0.02 * float(kernel.diag(X).max()))
 
 
 def test_tangent_features_are_derivatives():

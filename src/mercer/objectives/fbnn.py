@@ -4,7 +4,7 @@ In each step the bound of a minibatch is taken at its inputs and at measurement 
 
     -mean_n E_q log p(y_n | f_n) + weight KL[q(f_B, f_M) || p(f_B, f_M)],
 
-with weight 1 / n, as its authors do, where the bound of all the data has 1 / N: each minibatch is fitted as if it were all there is,
+with weight 1 / n, as its authors do, where the bound of all data has 1 / N: each minibatch is fitted as if it were all there is,
 and the posterior is wider than that of all the data. The density of q is not asked for: the gradient of the divergence is
 E[(grad log q(f) - grad log p(f)) df], over samples f, with an estimate of the first term from the samples alone.
 """

@@ -23,7 +23,8 @@ from mercer.processes.gaussian import Gaussian
 class BayesianNetwork(Process):
     """g(x; W), W ~ N(module's parameters, diag(scale^2)), with the moments of `num_samples` draws of W.
 
-    `scale` [F] is the standard deviation of each parameter, or a number for all at the start. The prior of W is N(0, prior_variance).
+    `scale` [F] is the standard deviation of each parameter, or a number for all at the start. The prior of W is
+    N(0, prior_variance).
     """
 
     outputs: int = eqx.field(static=True)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -62,6 +63,7 @@ class CachedSparse(Process):
     def _factors(self, cross: Float[Array, "#L M N"]) -> tuple[Array, Array, Array | None]:
         """A, s and B with the reduction of the covariance A^T diag(s) A - B^T B. B = None is 0."""
         if self.diagonal:
+            cross = jax.lax.optimization_barrier(cross)  # else XLA works it out again for each use
             # Of small matrices the whole product is quicker than the blocks that are not 0 (measured on the CPU).
             small = cross.shape[-2] < 512
             return cross, self.s, matmul(self.F, cross) if small else triangular_matmul(self.F, cross, left="upper")
@@ -75,9 +77,10 @@ class CachedSparse(Process):
         if joint:
             values = prior - matmul(A.mT, s[..., None] * A)
             return mean, values if B is None else values + matmul(B.mT, B)
+        if B is not None:
+            return mean, (prior + jnp.sum(B**2 - s[..., None] * A**2, axis=1)).T
         # As a product, of which XLA does not make one scalar loop with all that A comes from.
-        values = prior.T - matmul(s[:, None], A**2)[:, 0].T
-        return mean, values if B is None else values + jnp.sum(B**2, axis=1).T
+        return mean, prior.T - matmul(s[:, None], A**2)[:, 0].T
 
     def _of_columns(self, cross, covariance):
         A, s, B = self._factors(cross.reshape(*cross.shape[:2], -1))

@@ -19,7 +19,7 @@ from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import matmul
 from mercer.means import Mean, Zero
 from mercer.means import Network as NetworkMean
-from mercer.parameters import constant, dtype_of, param, positive, real
+from mercer.parameters import as_parameter, constant, dtype_of, is_concrete, param, positive, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.weights import DiagonalCovariance, FullCovariance, WeightCovariance, isotropic
@@ -64,7 +64,9 @@ class Network(Process):
         if mean is not None and not isinstance(mean, Mean):
             mean = NetworkMean(mean)
         self.features, self.mean = features, Zero() if mean is None else mean
-        self.prior_variance = prior_variance
+        self.prior_variance = as_parameter(prior_variance)
+        if is_concrete(self.prior_variance) and not bool(self.prior_variance > 0.0):
+            raise ValueError(f"Network: prior_variance expects a positive number, got {prior_variance}")
         L = 1 if features.joint else own or num_outputs or 1
         dtype = dtype_of([leaf for leaf in jax.tree.leaves(features) if hasattr(leaf, "dtype")]) or jnp.result_type(
             float
