@@ -1,10 +1,9 @@
-"""Inference networks by mirror descent: `python benchmarks/gpnet.py snelson | uci | flights | step | memory`.
+"""Inference networks by mirror descent: `python benchmarks/gpnet.py snelson | uci | step | memory`.
 
-- snelson: the picture of paper 002, Figure 2: SVGP, GPNet and FBNN with M points beside exact regression; 100 of the data, batches of
-  20; how far each is from it over the range of the data.
-- uci: the paper's protocol: RBF prior, 1,000 frequencies, batches of 500, Adam (0.003), M measurement points. All splits of a set are
-  trained at once, in float32. For a GPU. A line of JSON is appended to `--out` for each set and M; `--table FILE` shows them.
-- flights: 700,000 random rows for training, 100,000 for testing: GPNet beside SVGP, M = 100 and 500.
+- snelson: the picture of paper 002, Figure 2: SVGP, GPNet and FBNN with M points beside exact regression; 100 of the data,
+  batches of 20; how far each is from it over the range of the data.
+- uci: the paper's protocol: RBF prior, 1,000 frequencies, batches of 500, Adam (0.003), M measurement points. All splits of a set
+  are trained at once, in float32. For a GPU. A line of JSON is appended to `--out` for each set and M; `--table FILE` shows them.
 - step: milliseconds of a step with 2,000 features, 500 measurement and 500 data points, in float32.
 - memory: tangent features of a module of a million parameters at 1,000 points.
 
