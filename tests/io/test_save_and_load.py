@@ -22,10 +22,11 @@ import pytest
 from jaxtyping import Array, Float
 
 import mercer as mc
-from mercer import io, tabular
+from mercer import io, objectives, tabular
 from mercer.io import archive, registry
 from mercer.io.tables import read_table
 from mercer.kernels import spaces
+from mercer.objectives import measurement
 from mercer.objectives.fixed_features import SummedBatch
 from mercer.objectives.sums import Sums
 from mercer.parameters import positive
@@ -55,6 +56,11 @@ KEY = jax.random.key(3)
 @io.register
 def lengthscale_of(model):
     return model.posterior.prior.kernel.lengthscale
+
+
+@io.register
+def first_rows(X, key):
+    return X[:2]
 
 
 def network(**options):
@@ -169,10 +175,37 @@ def functions():
     for kernel in (zonal, mc.kernels.Homogeneous(zonal)):
         draws.append(kernel.draw(20, key=key))
     sphere = mc.Sparse(mc.GP(zonal), mc.inducing.SphericalHarmonics(3, 2))
+    draws += [network.sample_function(key=key) for network in (*INFERENCE, BAYESIAN)]
     return modules_in([*draws, sphere.sample_function(20, key=key)])
 
 
+def modules_of(parts):
+    """All modules of mercer that these are made of, themselves included."""
+    return [part for part in modules_in(parts) if type(part).__module__.startswith("mercer")]
+
+
+TANGENT = mc.features.Tangent(eqx.nn.Linear(1, 1, key=KEY))
+FOURIER = mc.features.RandomFourier.of(mc.kernels.RBF(0.7), 3, 1, key=KEY)
+INFERENCE = [
+    mc.Network(FOURIER),
+    mc.Network(mc.features.Basis(network()), covariance="diag"),
+    mc.Network(mc.features.Separate([TANGENT, TANGENT]), covariance="low-rank"),
+    mc.Network(mc.features.Composed(eqx.nn.Linear(1, 1, key=KEY), TANGENT), covariance="kronecker"),
+]
+BAYESIAN = mc.processes.BayesianNetwork(network(activation=jnp.tanh), num_samples=3)
+MEASUREMENTS = [
+    measurement.Box(-1.0, 1.0, 2),
+    measurement.Data(2),
+    measurement.Convolved(0.3, 2),
+    measurement.Points(X[:2]),
+    measurement.Sampler(first_rows, 2),
+]
 VALUES = [
+    *modules_of(INFERENCE),
+    BAYESIAN,
+    *MEASUREMENTS,
+    objectives.MirrorDescent(prior(), MEASUREMENTS[0], 0.5),
+    objectives.FBNN(prior(), MEASUREMENTS[1]),
     *KERNELS.values(),
     *MULTIOUTPUT.values(),
     *ZONAL.values(),

@@ -18,7 +18,7 @@ class Features(OfRows):
     """phi, from [N, D] to [Q, N, F]: F features for each output, or (Q = 1) the same ones for all outputs.
 
     Outputs have weights of their own, f_p = w_p . phi_p; where the features are `joint` they share one vector of them,
-    f_p = w . phi_p, and so covary. A new map says `_values`.
+    f_p = w . phi_p, and so covary. A new map says `values`.
     """
 
     @property
@@ -42,8 +42,8 @@ class Features(OfRows):
         return ((self.num,),)
 
     @abc.abstractmethod
-    def _values(self, X: Float[Array, "N D"]) -> Float[Array, "Q N F"]:
-        """phi(X)."""
+    def values(self, X: Float[Array, "N D"]) -> Float[Array, "Q N F"]:
+        """phi(X), of inputs that have been checked."""
 
     def offset(self, X: Float[Array, "N D"]) -> Float[Array, "N P"] | None:
         """What a network is where its weights are 0; None stands for 0."""
@@ -52,7 +52,7 @@ class Features(OfRows):
     def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "Q N F"]:
         """The features at the rows of X."""
         X = validation.inputs(X)
-        values = cast(self, X.dtype)._values(X)
+        values = cast(self, X.dtype).values(X)
         self._check(values)
         return values
 
@@ -61,12 +61,12 @@ class Features(OfRows):
             raise ValueError(
                 f"{type(self).__name__} has features for each of {self.num_outputs} outputs, where those of one are expected"
             )
-        return self._values(X)[0]
+        return self.values(X)[0]
 
     def check(self, dimension: int, dtype=jnp.float32) -> None:
         """Refuses a map that fails on rows of so many columns, or gives something else than it says."""
         probe = jax.ShapeDtypeStruct((2, dimension), dtype)
-        shape = jax.eval_shape(lambda X: cast(self, dtype)._values(X), probe).shape
+        shape = jax.eval_shape(lambda X: cast(self, dtype).values(X), probe).shape
         expected = (self.num_outputs or 1, 2, self.num)
         if shape != expected:
             raise ValueError(

@@ -43,8 +43,8 @@ class Composed(Features):
     def offset(self, X):
         return self.features.offset(self._inner(X))
 
-    def _values(self, X):
-        return self.features._values(self._inner(X))
+    def values(self, X):
+        return self.features.values(self._inner(X))
 
 
 class Separate(Features):
@@ -78,5 +78,5 @@ class Separate(Features):
             return None
         return jnp.concatenate([jnp.zeros_like(X[:, :1]) if o is None else o for o in offsets], axis=1)
 
-    def _values(self, X):
-        return jnp.concatenate([each._values(X) for each in self.maps])
+    def values(self, X):
+        return jnp.concatenate([each.values(X) for each in self.maps])

@@ -72,7 +72,7 @@ class RandomFourier(Features):
     def num(self):
         return 2 * len(self.frequencies)
 
-    def _values(self, X):
+    def values(self, X):
         if X.shape[1] != self.frequencies.shape[1]:
             raise ValueError(f"RandomFourier expects X with {self.frequencies.shape[1]} columns, got {X.shape[1]}")
         angles = matmul(X / self.lengthscale, self.frequencies.T)

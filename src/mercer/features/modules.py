@@ -34,7 +34,7 @@ class Basis(Features):
     def num(self):
         return self.size
 
-    def _values(self, X):
+    def values(self, X):
         return modules.of_rows(self.module, X, "Basis")[None]
 
 
@@ -78,7 +78,7 @@ class Tangent(Features):
     def offset(self, X):
         return modules.of_rows(self.module, X, "Tangent")
 
-    def _values(self, X):
+    def values(self, X):
         parameters, rest = self._parts()
         flat, unravel = ravel_pytree(parameters)
 

@@ -102,7 +102,8 @@ class SpectralMixture(Kernel):
                 f"got {shapes[0]}, {shapes[1]} and {shapes[2]}"
             )
 
-    def _check_columns(self, X):
+    def check_columns(self, X: Float[Array, "N D"]) -> None:
+        """Refuses inputs with another number of columns than the frequencies have."""
         if X.shape[1] != self.means.shape[1]:
             raise ValueError(
                 f"SpectralMixture: means and scales expect one column for each of the {X.shape[1]} columns of X, "
@@ -110,7 +111,7 @@ class SpectralMixture(Kernel):
             )
 
     def _matrix(self, X, X2):
-        self._check_columns(X)
+        self.check_columns(X)
         X, X2 = _centred(X, X2)
         total = 0.0
         for weight, mean, scale in zip(self.weights, self.means, self.scales, strict=True):
@@ -125,7 +126,7 @@ class SpectralMixture(Kernel):
     def _features(self, key, num, X):
         """Random Fourier features, each with the frequency of one component, drawn in proportion to its weight."""
         key_q, key_w, key_b = jax.random.split(key, 3)
-        self._check_columns(X)
+        self.check_columns(X)
         kernel = cast(self, X.dtype)
         q = jax.random.categorical(key_q, jnp.log(kernel.weights), shape=(num,))
         w = kernel.means[q] + kernel.scales[q] * jax.random.normal(key_w, (num, X.shape[1]), X.dtype)

@@ -54,7 +54,7 @@ def _(kernel: Stationary, num: int, dimension: int, key: Any) -> Spectrum:
 
 @spectrum_of.dispatch
 def _(kernel: SpectralMixture, num: int, dimension: int, key: Any) -> Spectrum:
-    kernel._check_columns(jnp.zeros((1, dimension)))
+    kernel.check_columns(jnp.zeros((1, dimension)))
     key_q, key_w = jax.random.split(key)
     q = jax.random.categorical(key_q, jnp.log(kernel.weights), shape=(num,))
     draws = kernel.means[q] + kernel.scales[q] * jax.random.normal(key_w, (num, dimension))
@@ -75,7 +75,7 @@ def _(kernel: Constant, num: int, dimension: int, key: Any) -> Spectrum:
 @spectrum_of.dispatch
 def _(kernel: Scaled, num: int, dimension: int, key: Any) -> Spectrum:
     inner = spectrum_of(kernel.kernel, num, dimension, key)
-    return inner._replace(variances=kernel.scale * inner.variances)
+    return Spectrum(inner.frequencies, kernel.scale * inner.variances, inner.lengthscale)
 
 
 @spectrum_of.dispatch

@@ -141,7 +141,7 @@ class Network(Process):
         if covariance in ("diag", "outputs"):
             deviation, values = _by_rows(lambda X: self._at(X, covariance), X, rows)
         else:
-            (deviation,) = _by_rows(lambda X: (self._deviation(self.features._values(X)),), X, rows)
+            (deviation,) = _by_rows(lambda X: (self._deviation(self.features.values(X)),), X, rows)
             values = self._at(X, covariance)[1] if len(X) <= rows else self._by_pairs(X, rows, covariance)
         return Gaussian(self._base(X) + deviation, values, covariance)
 
@@ -150,11 +150,11 @@ class Network(Process):
 
     def _root(self, X: Float[Array, "N D"]) -> Float[Array, "Q N R"]:
         """A with A A^T the covariance of each output; jointly, of output p with q that of A_p with A_q."""
-        return self.covariance.times_root(self.features._values(X))
+        return self.covariance.times_root(self.features.values(X))
 
     def _at(self, X: Float[Array, "N D"], covariance: Layout) -> tuple[Array, Array]:
         """The mean's deviation and the covariance, at as many inputs as there is memory for their features."""
-        phi = self.features._values(X)
+        phi = self.features.values(X)
         A = self.covariance.times_root(phi)
         return self._deviation(phi), self._of_roots(A, A, covariance)
 
@@ -182,7 +182,7 @@ class Network(Process):
 
     def _sample_function(self, key, num_features):
         """Exact: a draw of the weights."""
-        return NetworkDraw(self.features, self.mean, self.q_mu + self.covariance.colour(key).T)
+        return NetworkDraw(self.features, self.mean, self.q_mu + self.covariance.colour(key=key).T)
 
 
 class NetworkDraw(Map):

@@ -31,7 +31,7 @@ class WeightCovariance(Module):
         """phi R of each group. Where there is one group, phi may have any number of slices."""
 
     @abc.abstractmethod
-    def colour(self, key: PRNGKeyArray) -> Float[Array, "L F"]:
+    def colour(self, *, key: PRNGKeyArray) -> Float[Array, "L F"]:
         """A draw from N(0, V)."""
 
     @abc.abstractmethod
@@ -61,7 +61,7 @@ class FullCovariance(WeightCovariance):
     def times_root(self, phi):
         return matmul(phi, self.root)
 
-    def colour(self, key):
+    def colour(self, *, key):
         z = jax.random.normal(key, self.root.shape[:2], self.root.dtype)
         return matmul(self.root, z[..., None])[..., 0]
 
@@ -90,7 +90,7 @@ class DiagonalCovariance(WeightCovariance):
     def times_root(self, phi):
         return phi * self.scale[:, None]
 
-    def colour(self, key):
+    def colour(self, *, key):
         return self.scale * jax.random.normal(key, self.scale.shape, self.scale.dtype)
 
     def diagonal(self):
@@ -130,7 +130,7 @@ class LowRankCovariance(WeightCovariance):
         scaled, projected = phi * self.scale[:, None], matmul(phi, self.factors)
         return jnp.concatenate([scaled, projected], axis=-1)
 
-    def colour(self, key):
+    def colour(self, *, key):
         own, shared = jax.random.split(key)
         z = jax.random.normal(shared, (len(self.scale), self.factors.shape[-1], 1), self.scale.dtype)
         return self.scale * jax.random.normal(own, self.scale.shape, self.scale.dtype) + matmul(self.factors, z)[..., 0]
@@ -194,7 +194,7 @@ class KroneckerCovariance(WeightCovariance):
     def times_root(self, phi):
         return self._of_blocks(phi, lambda block, M: matmul(matmul(block.left.mT[:, None], M), block.right[:, None]))
 
-    def colour(self, key):
+    def colour(self, *, key):
         z = jax.random.normal(key, self.shape, self.blocks[0].left.dtype)
         return self._of_blocks(z, lambda block, M: matmul(matmul(block.left, M), block.right.mT))
 
