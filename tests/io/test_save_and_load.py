@@ -202,6 +202,7 @@ MEASUREMENTS = [
 ]
 VALUES = [
     *modules_of(INFERENCE),
+    INFERENCE[0].prior,
     BAYESIAN,
     *MEASUREMENTS,
     objectives.MirrorDescent(prior(), MEASUREMENTS[0], 0.5),

@@ -81,7 +81,7 @@ def test_many_features_are_worked_out_block_by_block(name, monkeypatch):
     q = drawn(name, "diag")
     layouts = ("diag", "outputs", "inputs", "full")
     whole = [q.predict(X, layout) for layout in layouts]
-    monkeypatch.setattr(network, "_MOST", 3 * q.features.num * (q.features.num_outputs or 1))
+    monkeypatch.setattr(network, "_MOST", 3 * q.features.num * q.num_outputs)
     jax.clear_caches()
     for layout, before in zip(layouts, whole, strict=True):
         after = q.predict(X, layout)
@@ -101,7 +101,13 @@ def test_divergence_from_the_prior(name, structure):
     expected += 0.5 * (m.size * np.log(2.0) - np.linalg.slogdet(V)[1].sum())
     np.testing.assert_allclose(q.kl(), expected, rtol=1e-10)
     np.testing.assert_allclose(q.kl(q.prior), expected, rtol=1e-10)
-    np.testing.assert_allclose(q.prior.kl(), 0.0, atol=1e-10)
+
+
+def test_the_prior_is_the_network_before_it_has_learned():
+    for name in MAPS:
+        prior = drawn(name, "full").prior
+        phi = np.broadcast_to(np.asarray(prior.features(X)), (2, 7, prior.features.num))
+        np.testing.assert_allclose(prior.predict(X, "inputs").cov, 2.0 * phi @ np.swapaxes(phi, 1, 2), atol=1e-10)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -7,7 +7,7 @@ from mercer.processes.cached import CachedConditioned, CachedKronecker
 from mercer.processes.cached_sparse import CachedSparse
 from mercer.processes.conditioned import Conditioned
 from mercer.processes.gaussian import Gaussian, Mixture, Prediction
-from mercer.processes.network import Network, NetworkDraw
+from mercer.processes.network import Network, NetworkDraw, NetworkPrior
 from mercer.processes.prior import GP
 from mercer.processes.sparse import Sparse
 from mercer.processes.tempered import Tempered
@@ -36,6 +36,7 @@ __all__ = [
     "Tempered",
     "Network",
     "NetworkDraw",
+    "NetworkPrior",
     "BayesianNetwork",
     "WeightCovariance",
     "FullCovariance",

@@ -6,6 +6,7 @@ Gaussian process of any features, also those of a network that is trained with i
 
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -22,7 +23,7 @@ from mercer.means import Network as NetworkMean
 from mercer.parameters import as_parameter, constant, dtype_of, is_concrete, param, positive, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.weights import DiagonalCovariance, FullCovariance, WeightCovariance, isotropic
+from mercer.processes.weights import FullCovariance, WeightCovariance, isotropic
 from mercer.validation import AnyArray
 
 _MOST = 2**25  # numbers of features that are formed at a time
@@ -68,9 +69,7 @@ class Network(Process):
         if is_concrete(self.prior_variance) and not bool(self.prior_variance > 0.0):
             raise ValueError(f"Network: prior_variance expects a positive number, got {prior_variance}")
         L = 1 if features.joint else own or num_outputs or 1
-        dtype = dtype_of([leaf for leaf in jax.tree.leaves(features) if hasattr(leaf, "dtype")]) or jnp.result_type(
-            float
-        )
+        dtype = dtype_of(eqx.filter(features, eqx.is_array)) or jnp.result_type(float)
         if isinstance(covariance, str):
             scale = jnp.sqrt(self.prior_variance).astype(dtype)
             covariance = isotropic(covariance, scale, L, features.blocks, dtype, rank)
@@ -98,16 +97,13 @@ class Network(Process):
         return "full" if self.features.joint else "inputs"
 
     @property
-    def prior(self) -> "Network":  # type: ignore[override]
-        """The network with the prior of its weights."""
-        scale = jnp.sqrt(self.prior_variance).astype(self.q_mu.dtype)
-        spread = DiagonalCovariance(jnp.broadcast_to(scale, self.covariance.shape))
-        return Network(
-            self.features, self.mean, spread, q_mu=jnp.zeros_like(self.q_mu), prior_variance=self.prior_variance
-        )
+    def prior(self) -> "NetworkPrior":  # type: ignore[override]
+        """The network before its weights have learned anything."""
+        return NetworkPrior(self.features, self.mean, self.prior_variance, self.q_mu.shape[1])
 
     def is_own_prior(self, prior):
-        return isinstance(prior, Network) and prior.features is self.features
+        # A network has no prior of its own to compare with: one is made where it is asked for.
+        return isinstance(prior, NetworkPrior) and prior.features is self.features
 
     def kl(self, prior=None):
         """KL[q(w) || p(w)], in nats, over the weights of all outputs."""
@@ -137,7 +133,7 @@ class Network(Process):
         return network_values(phi, self.q_mu)
 
     def _predict(self, X, covariance):
-        rows = max(1, _MOST // (self.features.num * (self.features.num_outputs or 1)))
+        rows = max(1, _MOST // (self.features.num * self.num_outputs))
         if covariance in ("diag", "outputs"):
             deviation, values = _by_rows(lambda X: self._at(X, covariance), X, rows)
         else:
@@ -183,6 +179,35 @@ class Network(Process):
     def _sample_function(self, key, num_features):
         """Exact: a draw of the weights."""
         return NetworkDraw(self.features, self.mean, self.q_mu + self.covariance.colour(key=key).T)
+
+
+class NetworkPrior(Process):
+    """w . phi(x) + mean(x) with the prior w ~ N(0, prior_variance): what a `Network` begins as."""
+
+    features: Features
+    mean: Mean
+    prior_variance: Array = param(positive)
+    groups: int = eqx.field(static=True, default=1)  # of weights
+
+    @property
+    def num_outputs(self):
+        return self.features.num_outputs or self.groups
+
+    @property
+    def joint_layout(self):
+        return "full" if self.features.joint else "inputs"
+
+    def _network(self) -> Network:
+        return Network(self.features, self.mean, "diag", self.num_outputs, prior_variance=self.prior_variance)
+
+    def check_inputs(self, X):
+        self._network().check_inputs(X)
+
+    def _predict(self, X, covariance):
+        return self._network()._predict(X, covariance)
+
+    def _sample_function(self, key, num_features):
+        return self._network()._sample_function(key, num_features)
 
 
 class NetworkDraw(Map):
