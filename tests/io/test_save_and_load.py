@@ -203,6 +203,7 @@ MEASUREMENTS = [
 VALUES = [
     *modules_of(INFERENCE),
     INFERENCE[0].prior,
+    mc.processes.ReducedCovariance([1.5], np.eye(3)[None, :, :2], [[0.9, 0.2]]),
     BAYESIAN,
     *MEASUREMENTS,
     objectives.MirrorDescent(prior(), MEASUREMENTS[0], 0.5),

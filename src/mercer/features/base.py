@@ -49,6 +49,10 @@ class Features(OfRows):
         """What a network is where its weights are 0; None stands for 0."""
         return None
 
+    def parameters(self) -> Float[Array, "L F"] | None:
+        """The parameters that the weights are changes of, where features are derivatives; None elsewhere."""
+        return None
+
     def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "Q N F"]:
         """The features at the rows of X."""
         X = validation.inputs(X)

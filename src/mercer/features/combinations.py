@@ -40,6 +40,9 @@ class Composed(Features):
     def _inner(self, X):
         return modules.of_rows(self.module, X, "Composed")
 
+    def parameters(self):
+        return self.features.parameters()
+
     def offset(self, X):
         return self.features.offset(self._inner(X))
 
@@ -71,6 +74,10 @@ class Separate(Features):
     @property
     def blocks(self):
         return self.maps[0].blocks
+
+    def parameters(self):
+        found = [own for own in (each.parameters() for each in self.maps) if own is not None]
+        return jnp.concatenate(found) if len(found) == len(self.maps) else None
 
     def offset(self, X):
         offsets = [each.offset(X) for each in self.maps]

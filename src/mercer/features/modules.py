@@ -75,6 +75,9 @@ class Tangent(Features):
     def joint(self):
         return self.outputs > 1
 
+    def parameters(self):
+        return ravel_pytree(self._parts()[0])[0][None]
+
     def offset(self, X):
         return modules.of_rows(self.module, X, "Tangent")
 

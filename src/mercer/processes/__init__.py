@@ -17,6 +17,7 @@ from mercer.processes.weights import (
     KroneckerBlock,
     KroneckerCovariance,
     LowRankCovariance,
+    ReducedCovariance,
     WeightCovariance,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "FullCovariance",
     "DiagonalCovariance",
     "LowRankCovariance",
+    "ReducedCovariance",
     "KroneckerBlock",
     "KroneckerCovariance",
 ]

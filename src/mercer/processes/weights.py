@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.features.base import num_weights
 from mercer.linalg import matmul, safe_cholesky
-from mercer.parameters import Module, lower_triangular, param, positive, real
+from mercer.parameters import Module, constant, lower_triangular, param, positive, real, unit_interval
 
 
 class WeightCovariance(Module):
@@ -144,6 +144,32 @@ class LowRankCovariance(WeightCovariance):
         inner = jnp.eye(self.factors.shape[-1], dtype=scaled.dtype) + matmul(scaled.mT, scaled)
         root = safe_cholesky(inner, always=False).factor
         return 2.0 * (jnp.sum(jnp.log(self.scale)) + jnp.sum(jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1))))
+
+
+class ReducedCovariance(WeightCovariance):
+    """V = scale^2 (I - U diag(reduction) U^T), U with few orthonormal columns: known along these, as the prior elsewhere."""
+
+    scale: Float[Array, " L"] = param(positive)
+    U: Float[Array, "L F R"] = constant()
+    reduction: Float[Array, "L R"] = param(unit_interval)
+
+    @property
+    def shape(self):
+        return self.U.shape[:2]
+
+    def times_root(self, phi):
+        # The symmetric root: scale (I - U diag(1 - sqrt(1 - reduction)) U^T)
+        along = matmul(phi, self.U) * (1.0 - jnp.sqrt(1.0 - self.reduction))[:, None]
+        return self.scale[:, None, None] * (phi - matmul(along, self.U.mT))
+
+    def colour(self, *, key):
+        return self.times_root(jax.random.normal(key, self.shape, self.U.dtype)[:, None])[:, 0]
+
+    def diagonal(self):
+        return self.scale[:, None] ** 2 * (1.0 - jnp.sum(self.U**2 * self.reduction[:, None], axis=-1))
+
+    def log_determinant(self):
+        return 2.0 * self.shape[1] * jnp.sum(jnp.log(self.scale)) + jnp.sum(jnp.log1p(-self.reduction))
 
 
 class KroneckerBlock(Module):
