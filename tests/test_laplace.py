@@ -103,6 +103,56 @@ def test_low_rank_is_the_prior_outside_of_its_directions():
     assert (few.predict(X).cov >= full.predict(X).cov - 1e-9).all()
 
 
+class Hidden(eqx.Module):
+    """A layer of tanh units, and 1."""
+
+    layer: eqx.nn.Linear
+
+    def __call__(self, x):
+        return jnp.concatenate([jnp.tanh(self.layer(x)), jnp.ones(1)])
+
+
+BODY = Hidden(eqx.nn.Linear(2, 4, key=KEY))
+WEIGHTS = 0.5 * RANDOM.normal(size=(5, 3))
+
+
+def test_outputs_with_weights_of_their_own():
+    map_, likelihood = features.Basis(BODY, dimension=2), mc.likelihoods.Softmax(3)
+    phi = np.asarray(map_(X)[0])
+    shares = np.asarray(jax.nn.softmax(phi @ WEIGHTS, axis=1))
+    curvature = shares * (1.0 - shares)
+    options = {"weights": WEIGHTS, "prior_variance": 0.5, "batch_size": 16}
+    full = mc.laplace.learn(map_, likelihood, (X, LABELS), **options)
+    np.testing.assert_allclose(full.model.posterior.predict(X).mean, phi @ WEIGHTS, atol=1e-10)
+    for p, root in enumerate(full.model.posterior.covariance.root):
+        H = phi.T @ (curvature[:, p : p + 1] * phi)
+        np.testing.assert_allclose(root @ root.T, np.linalg.inv(H + 2.0 * np.eye(5)), atol=1e-8)
+    product = mc.laplace.learn(map_, likelihood, (X, LABELS), covariance="kronecker", **options).model.posterior
+    root = np.asarray(product.covariance.times_root(jnp.eye(5)[None]))
+    for p in range(3):
+        H = curvature[:, p].sum() * phi.T @ phi / 40
+        np.testing.assert_allclose(root[p] @ root[p].T, np.linalg.inv(H + 2.0 * np.eye(5)), atol=1e-8)
+    V = root @ np.swapaxes(root, 1, 2)
+    np.testing.assert_allclose(product.covariance.diagonal(), np.diagonal(V, axis1=1, axis2=2), rtol=1e-8)
+    np.testing.assert_allclose(product.covariance.log_determinant(), np.linalg.slogdet(V)[1].sum(), rtol=1e-8)
+
+
+def test_thousands_of_classes_take_little_memory():
+    classes = 3100
+    weights = 0.3 * np.random.default_rng(1).normal(size=(5, classes))
+    labels = np.arange(40.0)[:, None]
+    learned = mc.laplace.learn(
+        features.Basis(BODY, dimension=2),
+        mc.likelihoods.Softmax(classes),
+        (X, labels),
+        weights=weights,
+        covariance="kronecker",
+    )
+    held = sum(leaf.size for leaf in jax.tree.leaves(learned.model) if eqx.is_array(leaf))
+    assert held < 3 * weights.size
+    assert learned.model.posterior.predict(NEW).cov.shape == (5, classes)
+
+
 def test_reduced_covariances():
     U = np.linalg.qr(RANDOM.normal(size=(1, 6, 2)))[0]
     V = ReducedCovariance([1.5], U, [[0.9, 0.2]])
@@ -142,6 +192,10 @@ def test_a_tangent_kernel_is_a_functional_prior_with_noise_of_each_point():
         ({"noise": "some"}, "noise expects"),
         ({"noise": "evidence", "likelihood": mc.likelihoods.Bernoulli()}, "Gaussian likelihood"),
         ({"prior_variance": -1.0}, "positive"),
+        ({"weights": np.zeros((3, 1))}, "Tangent has them"),
+        ({"features": features.Basis(BODY, dimension=2)}, "Basis needs them"),
+        ({"features": features.Basis(BODY, dimension=2), "weights": np.zeros((3, 1))}, "expects shape"),
+        ({"covariance": "kronecker"}, "share a Basis"),
         ({"likelihood": mc.likelihoods.Softmax(3), "data": (X, LABELS)}, "3 latent functions"),
     ],
 )

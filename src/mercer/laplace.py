@@ -27,9 +27,18 @@ from mercer.linalg import eigh, matmul, quiet_blas, safe_cholesky
 from mercer.model import Model, check_latents
 from mercer.objectives.base import Batch, Data, as_batch
 from mercer.parameters import cast
-from mercer.processes import DiagonalCovariance, FullCovariance, Network, ReducedCovariance, WeightCovariance
+from mercer.processes import (
+    DiagonalCovariance,
+    FullCovariance,
+    Network,
+    ReducedCovariance,
+    SharedCovariance,
+    WeightCovariance,
+)
+from mercer.processes.network import network_values
+from mercer.validation import AnyArray
 
-Structure = Literal["full", "diag", "low-rank"]
+Structure = Literal["full", "diag", "low-rank", "kronecker"]
 
 
 class Learned(NamedTuple):
@@ -44,6 +53,7 @@ def learn(
     likelihood: Likelihood,
     data: Data,
     *,
+    weights: Float[AnyArray, "F P"] | None = None,
     covariance: Structure = "full",
     rank: int = 20,
     prior_variance: float | None = None,
@@ -53,18 +63,22 @@ def learn(
     """A `Network` posterior around a trained module, in one pass over the data (with "low-rank" in two).
 
     `features` are `features.Tangent(module)` for all parameters of it; of its last layer alone they are
-    `features.Composed(body, features.Tangent(last))`. `covariance` is "full"; "diag", the diagonal of H alone; or "low-rank", the
-    `rank` largest eigenvalues of H. `prior_variance` is the one of the greatest evidence unless given; with
-    `noise="evidence"` so is the variance of a Gaussian likelihood.
+    `features.Composed(body, features.Tangent(last))`, or `features.Basis(body)` with the trained `weights` of the last layer.
+    Then each output has a covariance of its own, and memory does not grow with the square of their number.
+
+    `covariance` is "full"; "diag", the diagonal of H alone; "low-rank", the `rank` largest eigenvalues of H; or, for outputs
+    that share a `Basis`, "kronecker": H of an output is then sum_n Lambda_n of it times the mean of phi phi^T, so that
+    thousands of classes take no more than their weights do. `prior_variance` is the one of the greatest evidence unless
+    given; with `noise="evidence"` so is the variance of a Gaussian likelihood.
     """
-    batch = _checked(features, likelihood, data, covariance, noise)
-    features, likelihood = cast((features, likelihood), batch.dtype)
+    batch = _checked(features, likelihood, data, weights, covariance, noise)
+    likelihood = cast(likelihood, batch.dtype)
+    mode = _Mode(*cast((features, None if weights is None else jnp.asarray(weights)), batch.dtype))
     start = Gaussian(1.0) if noise == "evidence" else likelihood
     with quiet_blas():
-        found = _CURVATURES[covariance](features, start, list(_blocks(batch, batch_size)), rank)
-        fit = float(_total(_fit(features, start, block) for block in _blocks(batch, batch_size)))
-    parameters = features.parameters()
-    squares = 0.0 if parameters is None else float(jnp.sum(parameters**2))
+        found = _CURVATURES[covariance](mode, start, list(_blocks(batch, batch_size)), rank)
+        fit = float(_total(_fit(mode, start, block) for block in _blocks(batch, batch_size)))
+    squares = float(jnp.sum(mode.parameters() ** 2))
     count = int(np.sum(~np.isnan(np.asarray(batch.Y))))
     values = np.asarray(found.eigenvalues, float)
 
@@ -78,11 +92,29 @@ def learn(
     if noise == "evidence":
         likelihood = Gaussian(jnp.asarray(scale, batch.dtype))
     V = found.covariance(variance, scale)
-    network = Network(features, covariance=V, prior_variance=jnp.asarray(variance, batch.dtype))
+    s = jnp.asarray(variance, batch.dtype)
+    network = Network(mode.features, covariance=V, q_mu=mode.weights, prior_variance=s)
     return Learned(Model(network, likelihood), log_evidence(variance, scale))
 
 
-def _checked(features: Any, likelihood: Any, data: Any, covariance: str, noise: str) -> Batch:
+class _Mode(NamedTuple):
+    """Where a network stands: a module that features are derivatives of, or features and their weights."""
+
+    features: Features
+    weights: Float[Array, "F P"] | None
+
+    def outputs(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
+        """The values of the network."""
+        offset: Any = self.features.offset(X)
+        return offset if self.weights is None else network_values(self.features.values(X), self.weights)
+
+    def parameters(self) -> Array:
+        """What the prior is on."""
+        found: Any = self.features.parameters() if self.weights is None else self.weights
+        return found
+
+
+def _checked(features: Any, likelihood: Any, data: Any, weights: Any, covariance: str, noise: str) -> Batch:
     if not isinstance(features, Features):
         raise ValueError(f"laplace.learn: features expects one of mercer.features, got {type(features).__name__}")
     if covariance not in _CURVATURES:
@@ -93,8 +125,17 @@ def _checked(features: Any, likelihood: Any, data: Any, covariance: str, noise: 
         raise ValueError('laplace.learn: noise="evidence" is for a Gaussian likelihood')
     batch = as_batch(data, discrete=likelihood.discrete)
     likelihood.validate(batch.Y)
-    needed = likelihood.num_latents(batch.Y.shape[1])
-    network = Network(features, covariance="diag", num_outputs=None if features.num_outputs else needed)
+    if covariance == "kronecker" and features.num_outputs is not None:
+        raise ValueError('laplace.learn: covariance="kronecker" is for outputs that share a Basis, with weights')
+    if (weights is None) == (features.parameters() is None):
+        raise ValueError(
+            "laplace.learn: weights are those of features that are no derivatives (a Basis), and needed there; "
+            f"{type(features).__name__} {'needs' if weights is None else 'has'} them"
+        )
+    columns = None if weights is None or features.num_outputs else np.shape(weights)[1]
+    network = Network(features, covariance="diag", num_outputs=columns)
+    if weights is not None and np.shape(weights) != network.q_mu.shape:
+        raise ValueError(f"laplace.learn: weights expects shape {network.q_mu.shape}, got {np.shape(weights)}")
     check_latents(Model(network, likelihood), batch.Y)
     network.check_inputs(batch.X)
     return batch
@@ -105,58 +146,69 @@ def _blocks(batch: Batch, size: int) -> Iterator[Batch]:
         yield batch.rows(np.arange(start, min(start + size, len(batch.Y))))
 
 
-def _outputs(features: Features, batch: Batch, likelihood: Likelihood) -> Float[Array, "N P"]:
-    """The module at a block."""
-    P = likelihood.num_latents(batch.Y.shape[1])
-    offset = features.offset(batch.inputs)
-    return jnp.zeros((len(batch.Y), P), batch.Y.dtype) if offset is None else offset
-
-
 @eqx.filter_jit
-def _fit(features: Features, likelihood: Likelihood, batch: Batch) -> Float[Array, ""]:
+def _fit(mode: _Mode, likelihood: Likelihood, batch: Batch) -> Float[Array, ""]:
     """log p(Y | g)."""
-    return jnp.sum(batch.weighted(likelihood.log_prob(_outputs(features, batch, likelihood), batch.Y, batch.inputs)))
+    return jnp.sum(batch.weighted(likelihood.log_prob(mode.outputs(batch.inputs), batch.Y, batch.inputs)))
 
 
-def _curved(features: Features, likelihood: Likelihood, batch: Batch) -> tuple[Array, Array]:
+def _curved(mode: _Mode, likelihood: Likelihood, batch: Batch) -> tuple[Array, Array]:
     """phi and Lambda phi at a block, [Q, N, F]; of outputs with weights of their own, the diagonal of Lambda counts."""
-    f, phi = _outputs(features, batch, likelihood), features.values(batch.inputs)
+    phi = mode.features.values(batch.inputs)
+    if not mode.features.joint:
+        own = _own_curvature(mode, likelihood, batch)[..., None]
+        return jnp.broadcast_to(phi, (len(own), *phi.shape[1:])), own * phi
 
     def log_prob(f, x, y):
         return likelihood.log_prob(f[None], y[None], None if x is None else x[None])[0]
 
-    curvature = -jax.vmap(jax.hessian(log_prob))(f, batch.inputs, batch.Y)
-    if batch.weights is not None:
-        curvature = batch.weights[:, None, None] * curvature
-    if features.joint:
-        return phi, jnp.einsum("npq,qnf->pnf", curvature, phi, precision="highest")
-    own = jnp.diagonal(curvature, axis1=1, axis2=2).T[..., None]
-    return jnp.broadcast_to(phi, (len(own), *phi.shape[1:])), own * phi
+    curvature = -jax.vmap(jax.hessian(log_prob))(mode.outputs(batch.inputs), batch.inputs, batch.Y)
+    curvature = curvature if batch.weights is None else batch.weights[:, None, None] * curvature
+    return phi, jnp.einsum("npq,qnf->pnf", curvature, phi, precision="highest")
 
 
-def _grouped(features: Features, values: Float[Array, "P ..."]) -> Array:
+def _own_curvature(mode: _Mode, likelihood: Likelihood, batch: Batch) -> Float[Array, "P N"]:
+    """The diagonal of Lambda, one output after another: no matrix between outputs is formed."""
+    f = mode.outputs(batch.inputs)
+    slope = jax.grad(lambda f: jnp.sum(batch.weighted(likelihood.log_prob(f, batch.Y, batch.inputs))))
+
+    def of_output(p):
+        along = jnp.broadcast_to(jnp.arange(f.shape[1]) == p, f.shape).astype(f.dtype)
+        return -jax.jvp(slope, (f,), (along,))[1][:, p]
+
+    return jax.lax.map(of_output, jnp.arange(f.shape[1]))
+
+
+def _grouped(mode: _Mode, values: Float[Array, "P ..."]) -> Array:
     """Sums over outputs that share their weights."""
-    return jnp.sum(values, axis=0, keepdims=True) if features.joint else values
+    return jnp.sum(values, axis=0, keepdims=True) if mode.features.joint else values
 
 
 @eqx.filter_jit
-def _matrix(features: Features, likelihood: Likelihood, batch: Batch) -> Float[Array, "L F F"]:
-    phi, curved = _curved(features, likelihood, batch)
-    return _grouped(features, matmul(phi.mT, curved))
+def _matrix(mode: _Mode, likelihood: Likelihood, batch: Batch) -> Float[Array, "L F F"]:
+    phi, curved = _curved(mode, likelihood, batch)
+    return _grouped(mode, matmul(phi.mT, curved))
 
 
 @eqx.filter_jit
-def _diagonal(features: Features, likelihood: Likelihood, batch: Batch) -> Float[Array, "L F"]:
-    phi, curved = _curved(features, likelihood, batch)
-    return _grouped(features, jnp.sum(phi * curved, axis=1))
+def _diagonal(mode: _Mode, likelihood: Likelihood, batch: Batch) -> Float[Array, "L F"]:
+    phi, curved = _curved(mode, likelihood, batch)
+    return _grouped(mode, jnp.sum(phi * curved, axis=1))
 
 
 @eqx.filter_jit
 def _product(
-    features: Features, likelihood: Likelihood, batch: Batch, columns: Float[Array, "L F R"]
+    mode: _Mode, likelihood: Likelihood, batch: Batch, columns: Float[Array, "L F R"]
 ) -> Float[Array, "L F R"]:
-    phi, curved = _curved(features, likelihood, batch)
-    return _grouped(features, matmul(curved.mT, matmul(phi, columns)))
+    phi, curved = _curved(mode, likelihood, batch)
+    return _grouped(mode, matmul(curved.mT, matmul(phi, columns)))
+
+
+@eqx.filter_jit
+def _factors(mode: _Mode, likelihood: Likelihood, batch: Batch) -> tuple[Float[Array, "F F"], Float[Array, " P"]]:
+    """sum_n phi phi^T, and sum_n Lambda_n of each output."""
+    phi = mode.features.values(batch.inputs)[0]
+    return matmul(phi.T, phi), jnp.sum(_own_curvature(mode, likelihood, batch), axis=1)
 
 
 def _total(terms: Iterable[Array]) -> Array:
@@ -170,8 +222,8 @@ class _Full(NamedTuple):
     U: Float[Array, "L F F"]
 
     @classmethod
-    def of(cls, features, likelihood, blocks, rank) -> "_Full":
-        H = _total(_matrix(features, likelihood, block) for block in blocks)
+    def of(cls, mode, likelihood, blocks, rank) -> "_Full":
+        H = _total(_matrix(mode, likelihood, block) for block in blocks)
         values, U = eigh(0.5 * (H + H.mT))
         return cls(jnp.maximum(values, 0.0), U)
 
@@ -186,8 +238,8 @@ class _Diagonal(NamedTuple):
     eigenvalues: Float[Array, "L F"]
 
     @classmethod
-    def of(cls, features, likelihood, blocks, rank) -> "_Diagonal":
-        return cls(jnp.maximum(_total(_diagonal(features, likelihood, block) for block in blocks), 0.0))
+    def of(cls, mode, likelihood, blocks, rank) -> "_Diagonal":
+        return cls(jnp.maximum(_total(_diagonal(mode, likelihood, block) for block in blocks), 0.0))
 
     def covariance(self, variance: float, noise: float) -> WeightCovariance:
         return DiagonalCovariance((self.eigenvalues / noise + 1.0 / variance) ** -0.5)
@@ -200,12 +252,12 @@ class _LowRank(NamedTuple):
     U: Float[Array, "L F R"]
 
     @classmethod
-    def of(cls, features, likelihood, blocks, rank) -> "_LowRank":
-        size = min(rank + 10, features.num)
-        L = 1 if features.joint else likelihood.num_latents(blocks[0].Y.shape[1])
-        start = jax.random.normal(jax.random.key(0), (L, features.num, size), blocks[0].Y.dtype)
-        Q = jnp.linalg.qr(_total(_product(features, likelihood, block, start) for block in blocks))[0]
-        inner = matmul(Q.mT, _total(_product(features, likelihood, block, Q) for block in blocks))
+    def of(cls, mode, likelihood, blocks, rank) -> "_LowRank":
+        size = min(rank + 10, mode.features.num)
+        L = 1 if mode.features.joint else likelihood.num_latents(blocks[0].Y.shape[1])
+        start = jax.random.normal(jax.random.key(0), (L, mode.features.num, size), blocks[0].Y.dtype)
+        Q = jnp.linalg.qr(_total(_product(mode, likelihood, block, start) for block in blocks))[0]
+        inner = matmul(Q.mT, _total(_product(mode, likelihood, block, Q) for block in blocks))
         values, V = eigh(0.5 * (inner + inner.mT))
         values, V = values[:, ::-1][:, :rank], V[:, :, ::-1][:, :, :rank]
         return cls(jnp.maximum(values, 0.0), matmul(Q, V))
@@ -218,7 +270,29 @@ class _LowRank(NamedTuple):
         return ReducedCovariance(scale, self.U, jnp.clip(h / (1.0 + h), tiny, 1.0 - jnp.finfo(h.dtype).eps))
 
 
-_CURVATURES: dict[str, Any] = {"full": _Full.of, "diag": _Diagonal.of, "low-rank": _LowRank.of}
+class _Kronecker(NamedTuple):
+    """H of each output as a multiple of one matrix, in its eigenvectors U."""
+
+    eigenvalues: Float[Array, "L F"]
+    U: Float[Array, "F F"]
+
+    @classmethod
+    def of(cls, mode, likelihood, blocks, rank) -> "_Kronecker":
+        parts = [_factors(mode, likelihood, block) for block in blocks]
+        gram, sizes = (_total(terms) for terms in zip(*parts, strict=True))
+        values, U = eigh(gram / sum(len(block.Y) for block in blocks))
+        return cls(jnp.maximum(sizes, 0.0)[:, None] * jnp.maximum(values, 0.0), U)
+
+    def covariance(self, variance: float, noise: float) -> WeightCovariance:
+        return SharedCovariance(self.U, 1.0 / (self.eigenvalues / noise + 1.0 / variance))
+
+
+_CURVATURES: dict[str, Any] = {
+    "full": _Full.of,
+    "diag": _Diagonal.of,
+    "low-rank": _LowRank.of,
+    "kronecker": _Kronecker.of,
+}
 
 
 def _best(log_evidence: Any, prior_variance: float | None, with_noise: bool) -> tuple[float, float]:

@@ -203,6 +203,7 @@ MEASUREMENTS = [
 VALUES = [
     *modules_of(INFERENCE),
     INFERENCE[0].prior,
+    mc.processes.SharedCovariance(np.eye(3), np.full((2, 3), 0.4)),
     mc.processes.ReducedCovariance([1.5], np.eye(3)[None, :, :2], [[0.9, 0.2]]),
     BAYESIAN,
     *MEASUREMENTS,

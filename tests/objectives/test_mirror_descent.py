@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import mercer as mc
+from mercer.kernels import nngp
 from mercer.linalg.gaussian_products import condition_last, geometric_mean
 from mercer.objectives import FBNN, MirrorDescent, measurement
 from mercer.objectives.fbnn import spectral_stein_gradient
@@ -218,6 +219,41 @@ def test_other_likelihoods_are_trained_by_their_bound(likelihood, targets, outpu
     objective = descent(jitter=1e-4, measurement=measurement.Convolved(0.8, 5))
     fitted = mc.fit(start, objective, data, steps=40, batch_size=6, optimiser=optax.adam(0.03))
     assert fitted.history[-10:].mean() < fitted.history[0]
+
+
+RELU = nngp.Relu()
+CNN = [
+    nngp.Conv((2, 2), weight_std=1.2, bias_std=0.1),
+    nngp.Residual([RELU, nngp.Conv((2, 2), bias_std=0.1)]),
+    RELU,
+    nngp.Flatten(),
+    nngp.Dense(),
+]
+PRIORS = {
+    "spectral mixture": mc.kernels.SpectralMixture([1.0], np.full((1, 4), 0.2), np.full((1, 4), 0.3)),
+    "infinitely wide network": nngp.NNGP([nngp.Dense(1.2, 0.3), RELU, nngp.Dense()]),
+    "images, residual": nngp.NNGP(CNN, image_shape=(2, 2, 1)),
+    "homogeneous": mc.kernels.Homogeneous(mc.kernels.SphericalMatern52(0.7)),
+    "zonal": mc.kernels.SphericalRBF(0.8),
+    "arc-cosine": mc.kernels.ArcCosine(),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_any_prior(name):
+    inputs = RANDOM.normal(size=(15, 4))
+    inputs = inputs / np.linalg.norm(inputs, axis=1, keepdims=True)  # where zonal kernels are
+    targets, prior = np.sin(3.0 * inputs[:, :1]), mc.GP(PRIORS[name])
+    start = mc.Model(mc.Network(mc.features.Tangent(eqx.nn.MLP(4, 1, 8, 1, key=KEY))), mc.likelihoods.Gaussian(NOISE))
+    objective = descent(prior=prior, measurement=measurement.Data(6), jitter=1e-8)
+    # A whole step is exact, and training goes there.
+    found = objective.target(start, (inputs, targets), inputs[:5] + 0.0, beta=1.0)
+    exact = mc.Conditioned(prior, inputs, targets, NOISE).predict(inputs[:5], "inputs")
+    np.testing.assert_allclose(found.mean, exact.mean, atol=1e-5)
+    np.testing.assert_allclose(found.cov, exact.cov, atol=1e-5)
+    objective = descent(prior=prior, measurement=measurement.Data(6), jitter=1e-4)
+    fitted = mc.fit(start, objective, (inputs, targets), steps=60, batch_size=8, optimiser=optax.adam(0.01))
+    assert fitted.history[-20:].mean() < fitted.history[:5].mean()
 
 
 class TestMeasurement:

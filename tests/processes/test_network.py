@@ -82,12 +82,10 @@ def test_many_features_are_worked_out_block_by_block(name, monkeypatch):
     layouts = ("diag", "outputs", "inputs", "full")
     whole = [q.predict(X, layout) for layout in layouts]
     monkeypatch.setattr(network, "_MOST", 3 * q.features.num * q.num_outputs)
-    jax.clear_caches()
     for layout, before in zip(layouts, whole, strict=True):
-        after = q.predict(X, layout)
+        after = q._predict(jnp.asarray(X), layout)  # not compiled: what was compiled before has the blocks of before
         np.testing.assert_allclose(after.mean, before.mean, atol=1e-12)
         np.testing.assert_allclose(after.cov, before.cov, atol=1e-12)
-    jax.clear_caches()
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -46,8 +46,7 @@ class MirrorDescent(TrainingObjective):
     closed form; with `conjugate=False` it is treated as all others are.
 
     `hyperparameters="fixed"` holds the prior and the likelihood still. With "online" they are trained along, by the bound
-    -mean_n E_q log p(y_n | f_n) + KL[q(f_B) || p(f_B)] / N of the batch, under the present network, which it does not move. (The
-    divergence is that of all the data as far as the batch sees it: divided by n it would outweigh the likelihood of the batch.)
+    -mean_n E_q log p(y_n | f_n) + KL[q(f_B) || p(f_B)] / N of the batch, under the present network, which it does not move.
     The prior is a part of the objective: `fit(...).objective.prior` is the trained one.
 
     All covariances have `jitter` times the mean variance of the prior on their diagonal: functions are compared up to

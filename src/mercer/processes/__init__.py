@@ -18,6 +18,7 @@ from mercer.processes.weights import (
     KroneckerCovariance,
     LowRankCovariance,
     ReducedCovariance,
+    SharedCovariance,
     WeightCovariance,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "DiagonalCovariance",
     "LowRankCovariance",
     "ReducedCovariance",
+    "SharedCovariance",
     "KroneckerBlock",
     "KroneckerCovariance",
 ]

@@ -172,6 +172,30 @@ class ReducedCovariance(WeightCovariance):
         return 2.0 * self.shape[1] * jnp.sum(jnp.log(self.scale)) + jnp.sum(jnp.log1p(-self.reduction))
 
 
+class SharedCovariance(WeightCovariance):
+    """V = U diag(variances) U^T, with an orthogonal U that all groups share: room for thousands of them."""
+
+    U: Float[Array, "F F"] = constant()
+    variances: Float[Array, "L F"] = param(positive)
+
+    @property
+    def shape(self):
+        return self.variances.shape
+
+    def times_root(self, phi):
+        return matmul(phi, self.U) * jnp.sqrt(self.variances)[:, None]
+
+    def colour(self, *, key):
+        z = jax.random.normal(key, self.shape, self.variances.dtype)
+        return matmul(jnp.sqrt(self.variances) * z, self.U.T)
+
+    def diagonal(self):
+        return matmul(self.variances, (self.U**2).T)
+
+    def log_determinant(self):
+        return jnp.sum(jnp.log(self.variances))
+
+
 class KroneckerBlock(Module):
     """A x B of one array of weights, by lower triangular roots of A, between its rows, and B, between its columns."""
 
