@@ -68,7 +68,7 @@ def learn(
 
     `covariance` is "full"; "diag", the diagonal of H alone; "low-rank", the `rank` largest eigenvalues of H; or, for outputs
     that share a `Basis`, "kronecker": H of an output is then sum_n Lambda_n of it times the mean of phi phi^T, so that
-    memory grows with the number of weights, for thousands of classes, too. `prior_variance` is the one of the greatest evidence unless
+    memory grows as the weights do, for thousands of classes, too. `prior_variance` is the one of the greatest evidence unless
     given; with `noise="evidence"` so is the variance of a Gaussian likelihood.
     """
     batch = _checked(features, likelihood, data, weights, covariance, noise)
