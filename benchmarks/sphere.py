@@ -36,20 +36,24 @@ EVERY = 250  # steps between two scores
 KEY = jax.random.key(0)
 
 
+def flights_3m() -> tuple[np.ndarray, np.ndarray]:
+    """X [N, 9] and the delay in minutes [N], as they are."""
+    d = np.load(data_folder() / "flights" / "flights_3m.npz")
+    routes, day, places = d["route_table"][d["route"]], d["day"].astype(np.int64), d["airport_latlon"]
+    date = np.datetime64("2001-01-01") + day
+    month = date.astype("M8[M]").astype(int) % 12 + 1
+    day_of_month = (date - date.astype("M8[M]")).astype(int) + 1
+    columns = [month, day_of_month, day % 7, d["minute"], routes[:, 2], places[routes[:, 0]], places[routes[:, 1]]]
+    return np.column_stack(columns).astype(float), d["y"].astype(float)
+
+
 def flights(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """X, y, and those of the test, standardised on the training part."""
-    folder = data_folder() / "flights"
     if name == "nyc":
-        d = np.load(folder / "nycflights13_airline.npz")
+        d = np.load(data_folder() / "flights" / "nycflights13_airline.npz")
         X, y, test = d["X"].astype(float), d["y"].astype(float), d["fold"] == 0
     else:
-        d = np.load(folder / "flights_3m.npz")
-        routes, day, places = d["route_table"][d["route"]], d["day"].astype(np.int64), d["airport_latlon"]
-        date = np.datetime64("2001-01-01") + day
-        month = date.astype("M8[M]").astype(int) % 12 + 1
-        day_of_month = (date - date.astype("M8[M]")).astype(int) + 1
-        columns = [month, day_of_month, day % 7, d["minute"], routes[:, 2], places[routes[:, 0]], places[routes[:, 1]]]
-        X, y = np.column_stack(columns).astype(float), d["y"].astype(float)
+        X, y = flights_3m()
         test = np.arange(len(y)) % 10 == 0
     X = (X - X[~test].mean(0)) / X[~test].std(0)
     y = ((y - y[~test].mean()) / y[~test].std())[:, None]

@@ -167,7 +167,7 @@ def test_bound_for_any_likelihood():
 
 def test_the_step_does_not_move_prior_nor_noise_unless_asked_to():
     start = model(num=10)
-    for mode, moves in (("fixed", False), ("online", True)):
+    for mode, moves in (("fixed", False), ("online", True), ("marginal", True)):
         fitted = mc.fit(start, descent(hyperparameters=mode), (X, Y), steps=3, batch_size=6)
         found = fitted.model.likelihood.variance, fitted.objective.prior.kernel.lengthscale
         assert [
@@ -184,6 +184,54 @@ def test_online_hyperparameters_follow_the_bound_of_the_batch():
         return -jnp.mean(mc.likelihoods.Gaussian(noise).expected_log_prob(q.mean, q.variance + 1e-6 * 1.3, Y))
 
     np.testing.assert_allclose(online.likelihood.variance, jax.grad(bound)(NOISE), rtol=1e-5)
+
+
+def test_marginal_hyperparameters_follow_the_marginal_likelihood_of_the_batch():
+    start, objective = model(num=10), descent(hyperparameters="marginal")
+    batch = mc.objectives.Batch(X[:6], Y[:6], num_data=12)
+
+    def value(objective, of):
+        return objective.value_in_training(of, batch, mc.objectives.Context(jnp.asarray(0), batch, None), key=KEY)[0]
+
+    def evidence(prior, noise):
+        return -mc.Conditioned(prior, X[:6], Y[:6], noise).log_marginal_likelihood() / 6
+
+    of_prior, of_model = eqx.filter_grad(lambda both: value(*both))((objective, start))
+    expected, noise = eqx.filter_grad(lambda both: evidence(*both))((objective.prior, jnp.asarray(NOISE)))
+    np.testing.assert_allclose(of_prior.prior.kernel.lengthscale, expected.kernel.lengthscale, rtol=1e-6)
+    np.testing.assert_allclose(of_model.likelihood.variance, noise, rtol=1e-6)
+
+
+def test_marginal_hyperparameters_come_to_those_of_the_data():
+    draw = np.random.default_rng(1)
+    inputs = draw.uniform(-6.0, 6.0, (150, 1))
+    K = mc.kernels.RBF(0.7)(inputs, inputs)
+    targets = np.linalg.cholesky(K + 1e-8 * np.eye(150)) @ draw.normal(size=(150, 1)) + 0.2 * draw.normal(size=(150, 1))
+    prior = mc.GP(mc.kernels.RBF(1.5))
+    objective = MirrorDescent(prior, measurement.Data(15), hyperparameters="marginal")
+    features = mc.features.RandomFourier.of(prior.kernel, 20, 1, key=KEY)
+    start = mc.Model(mc.Network(features), mc.likelihoods.Gaussian(0.5))
+    options = {"steps": 600, "batch_size": 50, "optimiser": optax.adam(0.01)}
+    fitted = mc.fit(start, objective, (inputs, targets), **options)
+    # The kernel that made these data, within sampling error.
+    assert 0.5 < float(fitted.objective.prior.kernel.lengthscale) < 1.0
+    assert 0.02 < float(fitted.model.likelihood.variance) < 0.08
+
+
+def test_marginal_hyperparameters_need_gaussian_noise_and_a_prior_with_a_kernel():
+    with pytest.raises(ValueError, match='hyperparameters="marginal" expects a Gaussian likelihood, got Bernoulli'):
+        descent(hyperparameters="marginal")(mc.Model(network(num=4), mc.likelihoods.Bernoulli()), (X, (Y > 0) * 1.0))
+    with pytest.raises(ValueError, match="expects a GP as the prior, got NetworkPrior"):
+        descent(hyperparameters="marginal", prior=network(num=4).prior)
+
+
+def test_a_network_wider_than_the_prior_has_jitter_of_its_own_size():
+    objective, wide = descent(jitter=1e-3), mc.Network(model(num=10).posterior.features, prior_variance=100.0)
+    q, _ = objective._seen(wide, objective.prior, jnp.asarray(X), KEY)
+    plain = wide.predict(X, "inputs")
+    np.testing.assert_allclose(
+        q.cov - plain.cov, 1e-3 * jnp.mean(plain.variance) * jnp.eye(12)[None], rtol=1e-6, atol=1e-9
+    )
 
 
 def test_step_sizes():

@@ -31,7 +31,7 @@ from mercer.linalg.gaussian_products import condition_last, geometric_mean
 from mercer.linalg.products import for_each_entry
 from mercer.model import Model, align
 from mercer.objectives.base import Batch, Data, TrainingObjective
-from mercer.objectives.exact import gaussian_noise
+from mercer.objectives.exact import conditioned, gaussian_noise, log_density_of_repeats
 from mercer.objectives.measurement import Measurement
 from mercer.parameters import constant
 from mercer.processes import Gaussian, Process
@@ -47,10 +47,15 @@ class MirrorDescent(TrainingObjective):
 
     `hyperparameters="fixed"` holds the prior and the likelihood still. With "online" they are trained along, by the bound
     -mean_n E_q log p(y_n | f_n) + KL[q(f_B) || p(f_B)] / N of the batch, under the present network, which it does not move.
-    The prior is a part of the objective: `fit(...).objective.prior` is the trained one.
+    With "marginal", for Gaussian likelihoods, it is by the exact -log p(y_B) / n of each batch, the best that any such bound
+    can be: no network stands between the prior and the data. The prior is a part of the objective:
+    `fit(...).objective.prior` is the trained one.
 
-    All covariances have `jitter` times the mean variance of the prior on their diagonal: functions are compared up to
-    noise of this size. None is 1e-6 in float64 and 1e-4 in float32, where less let training fail (seen).
+    All covariances have `jitter` times the mean variance of the prior, or of the network where it is greater, on their diagonal:
+    functions are compared up to noise of this size. None is 1e-6 in float64 and 1e-4 in float32, where less let training fail
+    (seen). With "online" it is 1e-2: a divergence counts all directions of f_B alike, also those below any noise, where
+    features and prior differ, and with less it is these that the prior is fitted to (its lengthscales grow, its variance falls;
+    seen).
     """
 
     trained = True
@@ -59,7 +64,7 @@ class MirrorDescent(TrainingObjective):
     measurement: Measurement = constant()
     beta: float | Callable[[Any], Any] = eqx.field(static=True, default=1.0)
     decay: float = eqx.field(static=True, default=0.1)
-    hyperparameters: Literal["fixed", "online"] = eqx.field(static=True, default="fixed")
+    hyperparameters: Literal["fixed", "online", "marginal"] = eqx.field(static=True, default="fixed")
     conjugate: bool = eqx.field(static=True, default=True)
     jitter: float | None = eqx.field(static=True, default=None)
 
@@ -70,10 +75,13 @@ class MirrorDescent(TrainingObjective):
             raise ValueError(f"MirrorDescent: beta must be above 0 and at most 1, got {first!r}")
         if not self.decay >= 0.0:
             raise ValueError(f"MirrorDescent: decay must not be negative, got {self.decay!r}")
-        if self.hyperparameters not in ("fixed", "online"):
+        if self.hyperparameters not in ("fixed", "online", "marginal"):
             raise ValueError(
-                f'MirrorDescent: hyperparameters expects "fixed" or "online", got {self.hyperparameters!r}'
+                f'MirrorDescent: hyperparameters expects "fixed", "online" or "marginal", got {self.hyperparameters!r}'
             )
+        if self.hyperparameters == "marginal" and not self.prior.is_prior:
+            name = type(self.prior).__name__
+            raise ValueError(f'MirrorDescent: hyperparameters="marginal" expects a GP as the prior, got {name}')
         if self.jitter is not None and not self.jitter > 0.0:
             raise ValueError(f"MirrorDescent: jitter must be positive, got {self.jitter!r}")
 
@@ -86,6 +94,9 @@ class MirrorDescent(TrainingObjective):
     def checked(self, model, data):
         batch = super().checked(model, data)
         check_at_inputs(self, model, self.prior, self.measurement, batch)
+        if self.hyperparameters == "marginal" and not isinstance(model.likelihood, GaussianLikelihood):
+            name = type(model.likelihood).__name__
+            raise ValueError(f'MirrorDescent: hyperparameters="marginal" expects a Gaussian likelihood, got {name}')
         return batch
 
     def _is_conjugate(self, model: Model) -> bool:
@@ -101,6 +112,8 @@ class MirrorDescent(TrainingObjective):
         value = self._follow(Model(model.posterior, still(likelihood)), still(prior), batch, points, beta, key)
         if self.hyperparameters == "online":
             value = value + self._bound_of_batch(model, prior, batch, key)
+        if self.hyperparameters == "marginal":
+            value = value - _evidence_of_batch(Model(prior, likelihood), batch)
         return value, context.state
 
     def _follow(
@@ -123,8 +136,9 @@ class MirrorDescent(TrainingObjective):
         q = posterior.predict(X, layout, key=jax.random.fold_in(key, 1))
         q = Gaussian(q.mean, q.cov, layout)  # of a mixture, its moments
         p = prior.predict(X, layout).for_outputs(q.mean.shape[1])
-        relative = self.jitter or (1e-6 if X.dtype == jnp.float64 else 1e-4)
-        jitter = relative * jnp.mean(jax.lax.stop_gradient(p.variance))
+        smallest = 1e-2 if self.hyperparameters == "online" else 1e-6 if X.dtype == jnp.float64 else 1e-4
+        scale = jnp.maximum(jnp.mean(q.variance), jnp.mean(p.variance))
+        jitter = (self.jitter or smallest) * jax.lax.stop_gradient(scale)
         return _with_noise(q, jitter), _with_noise(p, jitter)
 
     def _target(self, q: Gaussian, p: Gaussian, model: Model, batch: Batch, beta: Array) -> Gaussian:
@@ -173,6 +187,12 @@ def _compiled_target(objective, model, batch, points, beta):
     prior = align(objective.prior, batch.dtype)
     q, p = objective._seen(model.posterior, prior, jnp.concatenate([points, batch.X]), jax.random.key(0))
     return objective._target(q, p, model, batch, jnp.asarray(beta, batch.dtype))
+
+
+def _evidence_of_batch(model: Model, batch: Batch) -> Float[Array, ""]:
+    """log p(y_B) / n under a prior, as if a batch were all of the data."""
+    posterior = conditioned(model, batch)
+    return (posterior.log_marginal_likelihood() + log_density_of_repeats(posterior.noise, batch)) / len(batch.Y)
 
 
 def still(tree: Any) -> Any:

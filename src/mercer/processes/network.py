@@ -26,7 +26,7 @@ from mercer.processes.gaussian import Gaussian
 from mercer.processes.weights import FullCovariance, WeightCovariance, isotropic
 from mercer.validation import AnyArray
 
-_MOST = 2**25  # numbers of features that are formed at a time
+_MOST = 2**26  # numbers of features that are formed at a time
 
 
 class Network(Process):
