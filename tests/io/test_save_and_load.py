@@ -206,6 +206,8 @@ VALUES = [
     mc.processes.SharedCovariance(np.eye(3), np.full((2, 3), 0.4)),
     mc.processes.ReducedCovariance([1.5], np.eye(3)[None, :, :2], [[0.9, 0.2]]),
     BAYESIAN,
+    mc.inputs.Normal(X, 0.1, num_samples=7),
+    *mc.kernels.terms.gaussian_terms(mc.kernels.RBF(0.7) * mc.kernels.Linear(0.5), 1),
     *MEASUREMENTS,
     objectives.MirrorDescent(prior(), MEASUREMENTS[0], 0.5),
     objectives.FBNN(prior(), MEASUREMENTS[1]),

@@ -15,5 +15,19 @@ from mercer.covariances import spherical as _spherical  # noqa: F401
 from mercer.covariances import weighted as _weighted  # noqa: F401
 from mercer.covariances.dispatch import Kuf, Kuu, Kuv, feature_parameters, has_fixed_features, size
 from mercer.covariances.draws import draw_jointly
+from mercer.covariances.expectations import psi0, psi1, psi2, psi2_sum, psi2_traces
 
-__all__ = ["Kuf", "Kuu", "Kuv", "draw_jointly", "feature_parameters", "has_fixed_features", "size"]
+__all__ = [
+    "Kuf",
+    "Kuu",
+    "Kuv",
+    "draw_jointly",
+    "feature_parameters",
+    "has_fixed_features",
+    "psi0",
+    "psi1",
+    "psi2",
+    "psi2_sum",
+    "psi2_traces",
+    "size",
+]

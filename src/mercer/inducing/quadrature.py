@@ -9,6 +9,11 @@ _HERMITE = {1: 48, 2: 24, 3: 14}
 _LEGENDRE = {1: 64, 2: 32, 3: 20}
 
 
+def has_gaussian_rule(D: int) -> bool:
+    """Whether `gaussian_rule` is offered for so many dimensions."""
+    return D in _HERMITE
+
+
 def gaussian_rule(D: int, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Nodes [Q, D] and weights [Q] of means under N(0, I): Gauss-Hermite in each dimension."""
     return _tensor_rule(np.polynomial.hermite_e.hermegauss, _HERMITE, D, name)

@@ -15,9 +15,11 @@ from mercer import validation
 from mercer.deprecation import key_by_name
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.functionals import as_inputs
+from mercer.inputs import Normal
 from mercer.kernels import Map
 from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
+from mercer.linalg.products import for_each_entry
 from mercer.parameters import Module, all_concrete, cast, constant, dtype_of, is_concrete
 from mercer.processes.gaussian import Gaussian, Mixture
 from mercer.validation import AnyArray, OneOrMany
@@ -64,25 +66,40 @@ class Process(Module):
         """The prediction at X, of a process that draws random numbers for it."""
         return self._predict(X, covariance)
 
+    def _predict_uncertain(self, x: Normal, covariance: Layout, key: PRNGKeyArray) -> Gaussian | Mixture:
+        """The prediction at inputs with noise: a mixture over draws of them, unless a process knows better."""
+        key_inputs, key = jax.random.split(key)
+
+        def at_draw(X):
+            found = self._predict_with_key(X, covariance, key).as_mixture()
+            return found.means, found.covs
+
+        means, covs = for_each_entry(at_draw, x.draws(key=key_inputs))
+        means, covs = (array.reshape(-1, *array.shape[2:]) for array in (means, covs))
+        return Mixture(means, covs, covariance)
+
     @abc.abstractmethod
     def _sample_function(self, key: PRNGKeyArray, num_features: int) -> Function:
         """A draw from the process as a deterministic function."""
 
     def predict(
         self,
-        X: Float[AnyArray, "N D"] | InducingVariables,
+        X: Float[AnyArray, "N D"] | InducingVariables | Normal,
         covariance: Layout = "diag",
         *,
         key: PRNGKeyArray | None = None,
     ) -> Gaussian | Mixture:
         """The mean [N, P] and the covariance, in the layout asked for, of the function at X.
 
-        Derivatives, integrals or other inducing variables in the place of X ask for these: N of them. A process that needs
-        random numbers takes them from `key`; without one it always takes the same, so that predictions are repeatable.
+        Derivatives, integrals or other inducing variables in the place of X ask for these: N of them. `mercer.inputs.Normal` is
+        for inputs with noise: the prediction has the mean and the covariance of f(x) with both f and x unknown where these
+        are known, and is a mixture over draws of x elsewhere. A process that needs random numbers takes them from `key`;
+        without one it always takes the same, so that predictions are repeatable.
         """
-        X = self.as_inputs(X)
+        if not isinstance(X, Normal):
+            X = self.as_inputs(X)
         check_layout(covariance)
-        self.check_inputs(X)
+        self.check_inputs(X.mean if isinstance(X, Normal) else X)
         dtype = self.working_dtype(dtype_of(X))
         process, inputs = cast(self, dtype), cast(X, dtype)
         if not all_concrete(inputs):
@@ -185,7 +202,8 @@ def _is_process(value: Any) -> bool:
 
 
 def _predict(process: Process, X: Any, covariance: Layout, key: PRNGKeyArray | None) -> Gaussian | Mixture:
-    return process._predict_with_key(X, covariance, jax.random.key(0) if key is None else key).without_rounding()
+    predict = process._predict_uncertain if isinstance(X, Normal) else process._predict_with_key
+    return predict(X, covariance, jax.random.key(0) if key is None else key).without_rounding()
 
 
 _compiled_predict = eqx.filter_jit(_predict)

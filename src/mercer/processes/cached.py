@@ -16,6 +16,7 @@ from mercer.parameters import constant
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
 from mercer.processes.prior import Moved
+from mercer.processes.uncertain import has_moments, moments_at
 
 
 class _Cached(Process):
@@ -81,6 +82,14 @@ class CachedConditioned(_Cached):
             own = jnp.stack([prior_matrix(kernel, X) for kernel in data.output_kernels])
             values = jnp.broadcast_to(own - matmul(A.mT, A), (mean.shape[1], len(X), len(X)))
         return Gaussian(mean, independent_outputs(values, covariance), covariance)
+
+    def _predict_uncertain(self, x, covariance, key):
+        data, variables = self.process, as_variables(self.process.X)
+        if not has_moments(data.prior, variables, x, covariance):
+            return super()._predict_uncertain(x, covariance, key)
+        B, seen = matmul(self.W.mT, self.W), data.observed().T
+        B = B if data.complete else jnp.where(seen[:, :, None] & seen[:, None], B, 0.0)
+        return moments_at(x, data.prior, variables, self.alpha, B, covariance)
 
     def _predict_jointly(self, X: Any, mean: Float[Array, "M P"], covariance: Layout) -> Gaussian:
         data = self.process

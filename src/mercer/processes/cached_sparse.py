@@ -38,6 +38,9 @@ class CachedSparse(Process):
     def num_outputs(self):
         return self.process.num_outputs
 
+    def _predict_uncertain(self, x, covariance, key):
+        return self.process._predict_uncertain(x, covariance, key)
+
     @property
     def joint_layout(self):
         return self.process.joint_layout

@@ -207,6 +207,9 @@ class Conditioned(FittedPrior):
     def _predict(self, X, covariance):
         return self._factorised()._predict(X, covariance)
 
+    def _predict_uncertain(self, x, covariance, key):
+        return self._factorised()._predict_uncertain(x, covariance, key)
+
     def working_dtype(self, dtype):
         return wider(dtype, dtype_of((self.X, self.Y)))
 

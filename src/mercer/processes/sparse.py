@@ -33,6 +33,7 @@ from mercer.processes.of_before import as_prior
 from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP, Moved
 from mercer.processes.structure import Structure, structure_of
+from mercer.processes.uncertain import has_moments, moments_at
 from mercer.validation import AnyArray
 
 
@@ -230,6 +231,16 @@ class Sparse(Process):
 
     def _predict(self, X, covariance):
         return self.structure.predict(self.prior, X, self.num_outputs, covariance, self._of_functions, self._of_columns)
+
+    def _predict_uncertain(self, x, covariance, key):
+        pairs = self.structure.pairs
+        if len(pairs) > 1 or not has_moments(self.prior, pairs[0][0], x, covariance):
+            return super()._predict_uncertain(x, covariance, key)
+        operator = Kuu(*pairs[0])
+        q_mu, root = self._whitened(operator, self.q_mu, self.root())
+        W = operator.whiten(jnp.eye(operator.size, dtype=q_mu.dtype))
+        F = matmul(root.mT, W)
+        return moments_at(x, self.prior, pairs[0][0], matmul(W.T, q_mu), matmul(W.T, W) - matmul(F.mT, F), covariance)
 
     def _of_functions(self, X: Any, joint: bool) -> tuple[Float[Array, "N L"], Array]:
         def of_pair(pair: tuple[Any, Any], q_mu, root):
