@@ -34,7 +34,7 @@ from mercer.model import Model
 from mercer.objectives import elbo
 from mercer.overview import Summary, summary
 from mercer.parameters import constant, param
-from mercer.processes import GP, Conditioned, Gaussian, Mixture, Network, Process, Sparse
+from mercer.processes import GP, Conditioned, Deep, Gaussian, Mixture, Network, Process, Sparse
 from mercer.training import fit
 
 __version__ = "0.1.0"
@@ -51,6 +51,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "GP",
     "Conditioned",
+    "Deep",
     "Gaussian",
     "MercerError",
     "Mixture",

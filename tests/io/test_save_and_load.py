@@ -207,6 +207,8 @@ VALUES = [
     mc.processes.ReducedCovariance([1.5], np.eye(3)[None, :, :2], [[0.9, 0.2]]),
     BAYESIAN,
     mc.inputs.Normal(X, 0.1, num_samples=7),
+    mc.Deep([INFERENCE[0], mc.GP(mc.kernels.RBF(0.7))], num_samples=3),
+    mc.Deep([INFERENCE[0], mc.GP(mc.kernels.RBF(0.7))]).sample_function(4, key=KEY).function,
     *mc.kernels.terms.gaussian_terms(mc.kernels.RBF(0.7) * mc.kernels.Linear(0.5), 1),
     *MEASUREMENTS,
     objectives.MirrorDescent(prior(), MEASUREMENTS[0], 0.5),

@@ -36,7 +36,7 @@ def latent_values(
     """The posterior at a batch, in a layout, by default the likelihood's. Of the key it has a part of its own."""
     key = None if key is None else jax.random.fold_in(key, 1)
     X: Any = batch.X
-    return model.posterior.predict(X, covariance or model.likelihood.layout, key=key)
+    return model.posterior.in_training().predict(X, covariance or model.likelihood.layout, key=key)
 
 
 class ELBO(Objective):

@@ -6,6 +6,7 @@ from mercer.processes.bayesian_network import BayesianNetwork
 from mercer.processes.cached import CachedConditioned, CachedKronecker
 from mercer.processes.cached_sparse import CachedSparse
 from mercer.processes.conditioned import Conditioned
+from mercer.processes.deep import Deep, DeepDraw
 from mercer.processes.gaussian import Gaussian, Mixture, Prediction
 from mercer.processes.network import Network, NetworkDraw, NetworkPrior
 from mercer.processes.prior import GP
@@ -39,6 +40,8 @@ __all__ = [
     "Network",
     "NetworkDraw",
     "NetworkPrior",
+    "Deep",
+    "DeepDraw",
     "BayesianNetwork",
     "WeightCovariance",
     "FullCovariance",

@@ -158,6 +158,10 @@ class Process(Module):
         """The exact posterior given Y = f(X) + N(0, noise), where there is one. `complete` as in `mercer.Conditioned`."""
         raise ValueError(f"{type(self).__name__} has no exact posterior: condition a GP, or a Conditioned on more data")
 
+    def in_training(self) -> "Process":
+        """The process as bounds on the evidence see it: one that is a mixture of draws may take fewer of them there."""
+        return self
+
     def cached(self) -> "Process":
         """The same process with what prediction needs worked out once; itself, where there is nothing to work out."""
         return self

@@ -19,6 +19,7 @@ from mercer.layouts import Layout, independent_outputs, product_in_layout
 from mercer.linalg import matmul, safe_cholesky
 from mercer.linalg.products import for_each_entry
 from mercer.parameters import Module, constant
+from mercer.roots import safe_sqrt
 
 
 class Prediction(Module):
@@ -141,7 +142,7 @@ class Gaussian(Prediction):
         """A root of the covariance of each group."""
         cov = self.groups()[1]
         if self.layout == "diag":
-            return jnp.sqrt(jnp.maximum(cov, 0.0))
+            return safe_sqrt(cov)
         return safe_cholesky(cov, "the covariance of the sample").factor
 
     def _coloured(self, root: Float[Array, "G J J"], noise: Float[Array, "S G J"]) -> Float[Array, "S N P"]:

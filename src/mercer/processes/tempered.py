@@ -46,6 +46,9 @@ class Tempered(Process):
         prediction = self.process._predict_with_key(X, covariance, key)
         return prediction.scaled(jnp.broadcast_to(jnp.sqrt(self.factor), prediction.mean.shape[1:]))
 
+    def in_training(self):
+        return Tempered(self.process.in_training(), self.factor)
+
     def cached(self):
         return Tempered(self.process.cached(), self.factor)
 
