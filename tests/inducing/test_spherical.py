@@ -161,7 +161,7 @@ def test_levels_that_vanish_are_skipped():
     np.testing.assert_allclose(*bounds, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("kernel", "inputs"), [(ZONAL, X), (EXTENSION, FLAT)])
+@pytest.mark.parametrize(("kernel", "inputs"), [pytest.param(ZONAL, X, marks=pytest.mark.slow), (EXTENSION, FLAT)])
 def test_draws_of_prior_and_posterior(kernel, inputs):
     """Mean and covariance within five standard errors of 600 draws."""
     start = model_of(kernel, SphericalHarmonics(3, 4, 12))

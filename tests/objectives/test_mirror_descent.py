@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.kernels import nngp
 from mercer.linalg.gaussian_products import condition_last, geometric_mean
 from mercer.objectives import FBNN, MirrorDescent, measurement
@@ -196,7 +197,7 @@ def test_marginal_hyperparameters_follow_the_marginal_likelihood_of_the_batch():
     def evidence(prior, noise):
         return -mc.Conditioned(prior, X[:6], Y[:6], noise).log_marginal_likelihood() / 6
 
-    of_prior, of_model = eqx.filter_grad(lambda both: value(*both))((objective, start))
+    of_prior, of_model = eqx.filter_jit(eqx.filter_grad(lambda both: value(*both)))((objective, start))
     expected, noise = eqx.filter_grad(lambda both: evidence(*both))((objective.prior, jnp.asarray(NOISE)))
     np.testing.assert_allclose(of_prior.prior.kernel.lengthscale, expected.kernel.lengthscale, rtol=1e-6)
     np.testing.assert_allclose(of_model.likelihood.variance, noise, rtol=1e-6)
@@ -287,7 +288,7 @@ PRIORS = {
 }
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("name", mostly_slow(PRIORS, "spectral mixture", "images, residual"))
 def test_any_prior(name):
     inputs = RANDOM.normal(size=(15, 4))
     inputs = inputs / np.linalg.norm(inputs, axis=1, keepdims=True)  # where zonal kernels are

@@ -79,9 +79,9 @@ class Deep(Process):
         return Deep(priors, self.num_samples, self.training_samples)
 
     def is_own_prior(self, prior):
-        return isinstance(prior, Deep) and all(
-            own.is_own_prior(other) for own, other in zip(self.layers, prior.layers, strict=False)
-        )
+        if not isinstance(prior, Deep) or len(prior.layers) != len(self.layers):
+            return False
+        return all(own.is_own_prior(other) for own, other in zip(self.layers, prior.layers, strict=True))
 
     def knows_kl(self, prior=None):
         return (prior is None or self.is_own_prior(prior)) and all(layer.knows_kl() for layer in self.layers)
