@@ -22,7 +22,7 @@ from mercer.validation import AnyArray
 
 
 class RandomFourier(Features):
-    """sqrt(variance share_k) [cos, sin](s_k . x / lengthscale), 2 K features of K frequencies.
+    """sqrt(variance share_k) times the cosine and the sine of s_k . x / lengthscale: 2 K features of K frequencies.
 
     `frequencies` [K, D] are angular ones; `shares` [K] say how much of the variance each of them has, by default the same. `of`
     draws them from the spectrum of a kernel.
