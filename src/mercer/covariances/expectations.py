@@ -3,8 +3,8 @@
     psi0_n = E k(x_n, x_n),   psi1_mn = E k(z_m, x_n),   psi2_nml = E k(z_m, x_n) k(x_n, z_l).
 
 They are open functions of the kernel and of the pair (inducing variables, kernel), as `Kuf` is. Closed forms are known for
-inducing points with kernels of Gaussian terms (`RBF`, `Linear`, `Polynomial`, `Constant`, their sums and products on any columns).
-All other pairs are averaged over a Gauss-Hermite grid, in up to three columns.
+inducing points with kernels of Gaussian terms (`RBF`, `Linear`, `Polynomial`, `Constant`, their sums and products on any
+columns). All other pairs are averaged over a Gauss-Hermite grid, in up to three columns.
 
 A Gaussian in x times a bump exp(-p (x - c)^2 / 2) is, in each column, (1 + s p)^(-1/2) exp(-p (mu - c)^2 / (2 (1 + s p))) times a
 Gaussian of mean (mu + s p c) / (1 + s p) and variance s / (1 + s p), under which the linear factors are averaged.
