@@ -30,11 +30,12 @@ from mercer import (
 )
 from mercer.errors import MercerError
 from mercer.io import load, save
+from mercer.latent import Inferred, gplvm, infer
 from mercer.model import Model
 from mercer.objectives import elbo
 from mercer.overview import Summary, summary
 from mercer.parameters import constant, param
-from mercer.processes import GP, Conditioned, Deep, Gaussian, Mixture, Network, Process, Sparse
+from mercer.processes import GP, Conditioned, Deep, Gaussian, Mixture, Network, Process, Sparse, Uncertain
 from mercer.training import fit
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "GP",
+    "Inferred",
     "Conditioned",
     "Deep",
     "Gaussian",
@@ -60,6 +62,7 @@ __all__ = [
     "Process",
     "Sparse",
     "Summary",
+    "Uncertain",
     "calibration",
     "constant",
     "covariances",
@@ -68,9 +71,11 @@ __all__ = [
     "elbo",
     "features",
     "fit",
+    "gplvm",
     "gvi",
     "harmonics",
     "inducing",
+    "infer",
     "inputs",
     "io",
     "kernels",

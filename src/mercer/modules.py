@@ -51,14 +51,14 @@ def of_rows(module: Module, X: Float[Array, "N D"], owner: str) -> Float[Array, 
     return values
 
 
-def input_size(module: Any, dimension: int | None, owner: str) -> int:
-    """How many columns a module takes: what was said, else what the module says of itself."""
+def input_size(module: Any, dimension: int | None, owner: str, argument: str = "dimension") -> int:
+    """How many columns a module takes: what was said, as `argument`, else what the module says of itself."""
     if dimension is not None:
         return dimension
     first = module.layers[0] if isinstance(module, eqx.nn.Sequential) else module
     said = next((getattr(first, name) for name in ("in_size", "in_features") if hasattr(first, name)), None)
     if not isinstance(said, int):
-        raise ValueError(f"{owner}: say how many columns {type(module).__name__} takes, with dimension=")
+        raise ValueError(f"{owner}: say how many columns {type(module).__name__} takes, with {argument}=")
     return said
 
 

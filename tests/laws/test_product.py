@@ -83,6 +83,17 @@ def module(L):
     return eqx.nn.MLP(1, L, 3, 1, activation=jnp.tanh, key=jax.random.key(0))
 
 
+def deep(L):
+    passing = mc.GP(mc.kernels.RBF(0.5), mc.means.Linear(np.eye(1)))
+    return mc.Deep([mc.Sparse(passing, mc.inducing.Points(Z), 1), sparse(L)], num_samples=4)
+
+
+def uncertain(L):
+    """A column that is observed, and a latent one."""
+    points = mc.inducing.Points(np.concatenate([Z, Z[::-1] ** 2], axis=1))
+    return mc.Uncertain(mc.Sparse(prior(L), points, L), mc.inputs.Latent(WAVES[:, :1], 0.1), num_samples=4)
+
+
 PROCESSES = {
     "GP": prior,
     "free form": free_form,
@@ -100,10 +111,12 @@ PROCESSES = {
     "mixture": lambda L: Either(sparse(L), mc.Sparse(prior(L), mc.inducing.Points(Z + 0.1), L)),
     "random": lambda L: Shaken(sparse(L)),
     "cached": lambda L: sparse(L).cached(),
+    "Deep": deep,
+    "Uncertain": uncertain,
 }
 EXACT, SPARSE = ("GP", "free form", "Conditioned"), tuple(name for name in PROCESSES if name.startswith("Sparse"))
 NETWORKS = ("Network", "Network, tangent", "BayesianNetwork")
-POSTERIORS = ("Conditioned", *SPARSE, *NETWORKS, "mixture", "random")
+POSTERIORS = ("Conditioned", *SPARSE, *NETWORKS, "mixture", "random", "Deep", "Uncertain")
 
 
 def gvi(divergence, of_prior):
@@ -115,9 +128,10 @@ OTHER = mc.GP(mc.kernels.RBF(0.6))
 OBJECTIVES = {
     "MarginalLikelihood": (objectives.MarginalLikelihood(), EXACT, ("Gaussian",)),
     "LeaveOneOut": (objectives.LeaveOneOut(), EXACT, ("Gaussian",)),
-    "CollapsedELBO": (objectives.CollapsedELBO(), SPARSE, ("Gaussian",)),
+    "CollapsedELBO": (objectives.CollapsedELBO(), (*SPARSE, "Uncertain"), ("Gaussian",)),
     "ELBO": (objectives.ELBO(), POSTERIORS, tuple(LIKELIHOODS)),
     "PredictiveLogLikelihood": (objectives.PredictiveLogLikelihood(), POSTERIORS, tuple(LIKELIHOODS)),
+    "ImportanceWeighted": (objectives.ImportanceWeighted(3), POSTERIORS, tuple(LIKELIHOODS)),
     "MAP": (objectives.MAP(objectives.ELBO(), []), POSTERIORS, tuple(LIKELIHOODS)),
     "with a state": (Averaged(objectives.ELBO()), POSTERIORS, tuple(LIKELIHOODS)),
     "GVI, KL": (
@@ -186,6 +200,8 @@ SOME = [
     ("mixture", "GVI, KL", "Poisson", "float32"),
     ("random", "ELBO", "Gaussian", "float64"),
     ("cached", "GVI, Projected", "StudentT", "float64"),
+    ("Deep", "ImportanceWeighted", "Bernoulli", "float32"),
+    ("Uncertain", "GVI, KL", "Poisson", "float64"),
 ]
 CASES = [pytest.param(*case, marks=[] if case in SOME else pytest.mark.slow, id=", ".join(case)) for case in WORKING]
 
@@ -243,7 +259,7 @@ DTYPES = ("float64", "float32")
     ("process", "dtype"),
     # By default those that no test in tests/processes has in all layouts.
     mostly_slow(
-        itertools.product(PROCESSES, DTYPES),
+        itertools.product((name for name in PROCESSES if name != "Deep"), DTYPES),  # which draws jointly, or row by row
         *((name, "float64") for name in ("free form", "Sparse, Fourier")),
         *((name, "float32") for name in ("mixture", "random")),
     ),

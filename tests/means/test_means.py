@@ -41,6 +41,7 @@ MEANS = {  # the mean, and its value at one row
             for p in range(2)
         ],
     ),
+    "Projection": (means.Projection(WEIGHTS[0]), lambda x: [sum(x * WEIGHTS[0][:, p]) for p in range(2)]),
     "Network": (means.Network(MLP), lambda x: np.asarray(MLP(jnp.asarray(x)))),
     "Sparse": (means.Sparse(RBF, Z, WEIGHTS[:, 0], means.Constant(0.4)), _sparse),
 }

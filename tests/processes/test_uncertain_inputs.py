@@ -132,7 +132,5 @@ def test_errors():
     process = sparse(KERNELS["rbf"])
     with pytest.raises(ValueError, match="columns"):
         process.predict(mc.inputs.Normal(np.zeros((2, 3)), 0.1))
-    with pytest.raises(ValueError, match="X expects inputs, an array"):
-        process.sample(X, key=KEY)
     with pytest.raises(ValueError, match="num_samples expects a whole number"):
         mc.inputs.Normal(X.mean, 0.1, num_samples=0)

@@ -42,11 +42,12 @@ def _(first: Activated, kernel: Kernel, second: Activated) -> Array:
             f"Activated variables in {first.dimension} and in {second.dimension} dimensions have no covariance"
         )
     d, levels = first.dimension, min(first.levels, second.levels)
-    squares = first.amplitudes(kernel)[:levels] * second.amplitudes(kernel)[:levels]
     (norms, directions), (norms2, directions2) = first.polar(), second.polar()
     t = cosines(matmul(directions, directions2.T), terms=d)
-    weights = jnp.asarray(squares, t.dtype) / _eigenvalues(kernel, d, levels).astype(t.dtype)
-    return norms[:, None] * norms2 * zonal_series(d, weights, t)
+    # Divided by sqrt(lambda_n) twice: the derivative of 1 / lambda_n is not finite in float32, already in 33 dimensions.
+    roots = jnp.sqrt(_eigenvalues(kernel, d, levels)).astype(t.dtype)
+    scaled = [jnp.asarray(variables.amplitudes(kernel)[:levels], t.dtype) / roots for variables in (first, second)]
+    return norms[:, None] * norms2 * zonal_series(d, scaled[0] * scaled[1], t)
 
 
 @Kuu.dispatch

@@ -78,13 +78,13 @@ def _(inducing: Points, kernel: Kernel, x: Normal) -> Array:
 
 
 def psi2_sum(
-    inducing: Any, kernel: Any, x: Normal, weights: Float[AnyArray, " N"] | None = None
-) -> Float[Array, "M M"]:
-    """sum_n weights_n psi2_n, block by block over the inputs."""
+    inducing: Any, kernel: Any, x: Normal, weights: Float[AnyArray, " N"] | Float[AnyArray, "N K"] | None = None
+) -> Float[Array, "M M"] | Float[Array, "K M M"]:
+    """sum_n weights_n psi2_n, block by block over the inputs; one such sum for each column of weights [N, K]."""
     weights = jnp.ones(len(x), x.mean.dtype) if weights is None else jnp.asarray(weights)
 
     def of_block(x, weights):
-        return jnp.einsum("n,nml->ml", weights, psi2(inducing, kernel, x))
+        return jnp.einsum("n...,nml->...ml", weights, psi2(inducing, kernel, x))
 
     return jnp.sum(_by_blocks(of_block, inducing, kernel, x, weights), axis=0)
 
@@ -99,7 +99,7 @@ def psi2_traces(inducing: Any, kernel: Any, x: Normal, A: Float[AnyArray, "K M M
     return found.reshape(-1, len(A))[: len(x)]
 
 
-def _by_blocks(function: Any, inducing: Any, kernel: Any, x: Normal, weights: Float[Array, " N"]) -> Array:
+def _by_blocks(function: Any, inducing: Any, kernel: Any, x: Normal, weights: Float[Array, "N *K"]) -> Array:
     """A function of some inputs and their weights, for one block after another; the last is filled up with weights 0."""
     M = jax.eval_shape(lambda x: psi1(inducing, kernel, x), x).shape[0]
     rows = max(1, min(len(x), _MOST // M**2))

@@ -33,6 +33,7 @@ class Likelihood(Module):
     discrete: ClassVar[bool] = False  # over the integers
     layout: ClassVar[Layout] = "diag"  # the covariance of the latents that `var` holds
     per_output: ClassVar[tuple[str, ...]] = ()  # fields that are one number, or a vector with one for each output
+    quadratic: ClassVar[bool] = False  # whether log p(y | f) is, so that its expectation needs two moments of f alone
     stand_in: ClassVar[float] = 1.0  # a value of the support, computed with (and masked) where y is NaN
 
     def __check_init__(self):

@@ -34,6 +34,7 @@ class Gaussian(Likelihood):
     [N, 1]. A function is held as `variance_function`, and `variance` is None; the parameters of a module are trained.
     """
 
+    quadratic: ClassVar[bool] = True
     variance: Array | None = param(positive)
     variance_function: Callable | None = param(real)
     per_output: ClassVar[tuple[str, ...]] = ("variance",)
@@ -110,6 +111,7 @@ class CorrelatedGaussian(Likelihood):
     """
 
     noise_covariance: Float[Array, "P P"] = param(positive_definite)
+    quadratic: ClassVar[bool] = True
     layout: ClassVar[Layout] = "outputs"
 
     def __init__(

@@ -20,10 +20,15 @@ def expected_log_prob(
 
 
 def log_predictive(
-    likelihood: Likelihood, latent: Any, Y: AnyArray, X: AnyArray | None = None, key: PRNGKeyArray | None = None
+    likelihood: Likelihood,
+    latent: Any,
+    Y: AnyArray,
+    X: AnyArray | None = None,
+    key: PRNGKeyArray | None = None,
+    log_weights: Float[Array, "S N"] | None = None,
 ) -> Float[Array, " N"]:
-    """log E[p(y | f)] of each row, f from the prediction."""
-    return latent.log_average(lambda q: likelihood.log_predictive(q.mean, q.cov, Y, X, key=key))
+    """log E[p(y | f)] of each row, f from the prediction, whose components may have importance weights."""
+    return latent.log_average(lambda q: likelihood.log_predictive(q.mean, q.cov, Y, X, key=key), log_weights)
 
 
 def observations(likelihood: Likelihood, latent: Any, X: Array | None = None, key: PRNGKeyArray | None = None) -> Any:

@@ -20,6 +20,7 @@ of C (measured; the same rounding of A C makes variances negative).
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,21 @@ from jaxtyping import Array, Float
 
 from mercer.linalg.cholesky import inverse_factor, lower_half
 from mercer.linalg.operators import PSD, Dense
-from mercer.linalg.products import Precision, for_each_entry, map_columns, matmul, triangular_matmul, weighted_gram
+from mercer.linalg.products import (
+    Precision,
+    block_edges,
+    map_columns,
+    matmul,
+    on_cpu,
+    triangular_matmul,
+    weighted_gram,
+)
 
 # The relative error that the quick form may have in the reduction of variance.
 _TOLERANCE = 1e-9
+
+# Into how many blocks the columns of several roots are cut on the CPU: of all roots together, products stay large (measured).
+_BLOCKS = 4
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -131,30 +143,30 @@ def shared_marginals(
 ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
     """The same for several whitened q(u) that share Kuu and Kuf.
 
-    By way of C = W Kuf, which they share, too: the products with the batch that are done for each are A_l C forward and
-    C gv_l C^T backward.
+    By way of C = W Kuf, which they share, too, and of T_l = L_l^T C: reduction_l = |C|^2 - |T_l|^2, column by column. With
+    V_l = T_l gv_l and D = C sum_l gv_l - sum_l L_l V_l the derivatives are dC = m gm^T + 2 D, dL_l = -2 lower(C V_l^T), and
+    S = Phi(m dm^T + 2 D C^T). So there are three products with the batch for each, and half of each is zero.
     """
     return _shared_forward(Kuu, Kuf, m, L, gradients)[0]
 
 
 def _shared_forward(Kuu, Kuf, m, L, gradients):
-    W = inverse_factor(Kuu)
-    A = for_each_entry(_complement, L)
+    W, parts = inverse_factor(Kuu), _block_columns(L)
 
     def of_columns(columns):
         C = triangular_matmul(W, columns, left="lower")
-        return C, *_reduced(A, C)
+        return C, *_reduced(parts, len(L), C)
 
-    C, AC, reduction = map_columns(of_columns, Kuf)
-    return (matmul(C.T, m), reduction.T), (C, AC, W, A, L, m)
+    C, reduction, *T = map_columns(of_columns, Kuf)
+    return (matmul(C.T, m), reduction.T), (C, T, W, L, m)
 
 
 def _shared_backward(gradients, residuals, cotangents):
-    (C, AC, W, A, L, m), (gm, gv) = residuals, cotangents
-    dC, dm, dL, G = _of_whitened(C, AC, L, m, gm, gv, gradients)
-    AG = for_each_entry(lambda A, G: triangular_matmul(A, G, out="lower", precision=gradients), A, G)
+    (C, T, W, L, m), (gm, gv) = residuals, cotangents
+    dC, dm, dL, D = _of_whitened(C, T, L, m, gm, gv, gradients)
     dKuf = triangular_matmul(W.T, dC, left="upper", precision=gradients)
-    return _of_Kuu(W, matmul(m, dm.T) + 2.0 * jnp.sum(AG, axis=0)), dKuf, dm, dL
+    DC = triangular_matmul(D, C.T, out="lower", precision=gradients)
+    return _of_Kuu(W, matmul(m, dm.T) + 2.0 * DC), dKuf, dm, dL
 
 
 shared_marginals.defvjp(_shared_forward, _shared_backward)
@@ -169,34 +181,43 @@ def rotated_marginals(
 
 
 def _rotated_forward(C, m, L, gradients):
-    A = for_each_entry(_complement, L)
-    AC, reduction = map_columns(functools.partial(_reduced, A), C)
-    return (matmul(C.T, m), reduction.T), (C, AC, L, m)
+    reduction, *T = map_columns(functools.partial(_reduced, _block_columns(L), len(L)), C)
+    return (matmul(C.T, m), reduction.T), (C, T, L, m)
 
 
 def _rotated_backward(gradients, residuals, cotangents):
-    (C, AC, L, m), (gm, gv) = residuals, cotangents
-    return _of_whitened(C, AC, L, m, gm, gv, gradients)[:3]
+    (C, T, L, m), (gm, gv) = residuals, cotangents
+    return _of_whitened(C, T, L, m, gm, gv, gradients)[:3]
 
 
 rotated_marginals.defvjp(_rotated_forward, _rotated_backward)
 
 
-def _reduced(A: Float[Array, "L M M"], C: Float[Array, "M B"]) -> tuple[Array, Array]:
-    """A_l C, one below the other, and the diagonals of C^T A_l C."""
-    AC = matmul(A.reshape(-1, len(C)), C)
-    return AC, jnp.sum(AC.reshape(*A.shape[:2], -1) * C, axis=1)
+def _block_columns(L: Float[Array, "L M M"]) -> list[Array]:
+    """The columns of all L_l in blocks, from the diagonal down and transposed: [L E, M - begin], E columns in each block."""
+    M = L.shape[-1]
+    edges = block_edges(M, _BLOCKS if on_cpu() and M >= 64 else 1)
+    return [L[:, begin:, begin:end].mT.reshape(-1, M - begin) for begin, end in itertools.pairwise(edges)]
 
 
-def _of_whitened(C, AC, L, m, gm, gv, gradients):
-    """dC, dm, dL, and G_l = C gv_l C^T."""
-    G = for_each_entry(lambda weights: weighted_gram(C, weights, precision=gradients), gv.T)
+def _reduced(parts: list[Array], num: int, C: Float[Array, "M B"]) -> tuple[Array, ...]:
+    """The diagonals of C^T (I - L_l L_l^T) C, [L, B], and T_l = L_l^T C in the blocks of `parts`."""
+    T = [matmul(part, C[-part.shape[1] :], "reduced") for part in parts]
+    squares = sum(jnp.sum(block.reshape(num, -1, C.shape[1]) ** 2, axis=1) for block in T)
+    return jnp.sum(C**2, axis=0) - squares, *T
 
-    def of_root(G, L):
-        return -2.0 * jnp.tril(triangular_matmul(G, L, right="lower", out="lower", precision=gradients))
 
-    dC = matmul(m, gm.T) + 2.0 * jnp.sum(gv.T[:, None] * AC.reshape(len(L), *C.shape), axis=0)
-    return dC, matmul(C, gm), for_each_entry(of_root, G, L), G
+def _of_whitened(C, T, L, m, gm, gv, gradients):
+    """dC, dm, dL, and D."""
+    parts, M, num = _block_columns(L), len(C), len(L)
+    D, dL = C * jnp.sum(gv, axis=1), []
+    for part, block in zip(parts, T, strict=True):
+        below = part.shape[1]  # the rows from the diagonal down
+        V = (block.reshape(num, -1, C.shape[1]) * gv.T[:, None]).reshape(block.shape)
+        D = D.at[-below:].add(-matmul(part.T, V, gradients))
+        of_part = matmul(V, C[-below:].T, gradients).reshape(num, -1, below).mT
+        dL.append(jnp.pad(of_part, ((0, 0), (M - below, 0), (0, 0))))
+    return matmul(m, gm.T) + 2.0 * D, matmul(C, gm), -2.0 * jnp.tril(jnp.concatenate(dL, axis=-1)), D
 
 
 def _of_Kuu(W: Float[Array, "M M"], S: Float[Array, "M M"]) -> Float[Array, "M M"]:

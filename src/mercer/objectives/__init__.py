@@ -6,6 +6,7 @@ from mercer.objectives.collapsed import CollapsedELBO
 from mercer.objectives.exact import LeaveOneOut, MarginalLikelihood
 from mercer.objectives.fbnn import FBNN
 from mercer.objectives.gvi import GVI
+from mercer.objectives.importance import ImportanceWeighted
 from mercer.objectives.map import MAP
 from mercer.objectives.mirror_descent import MirrorDescent
 from mercer.objectives.variational import ELBO, PredictiveLogLikelihood, elbo
@@ -19,6 +20,7 @@ __all__ = [
     "LeaveOneOut",
     "CollapsedELBO",
     "ELBO",
+    "ImportanceWeighted",
     "PredictiveLogLikelihood",
     "GVI",
     "MAP",

@@ -171,8 +171,7 @@ class Objective(Module):
         if isinstance(model, Model):
             check_latents(model, batch.Y)
             model.likelihood.validate(batch.Y)
-            model.posterior.as_inputs(batch.X)
-            model.posterior.check_inputs(batch.X)
+            model.posterior.check_data(batch.X, batch.Y, batch.num_data)
         return batch
 
     def prepare(self, model: Any, batch: Batch) -> Batch:

@@ -22,6 +22,7 @@ from mercer import validation
 from mercer.covariances import Kuu, feature_parameters
 from mercer.covariances.functionals import cross_covariance, prior_variance
 from mercer.inducing import InducingVariables, Shared
+from mercer.inputs import Normal
 from mercer.likelihoods import Gaussian
 from mercer.linalg import FactorisationError, inverse_factor, matmul, quiet_blas, weighted_gram
 from mercer.linalg.cholesky import raise_if_failed
@@ -30,11 +31,13 @@ from mercer.linalg.products import for_each_entry
 from mercer.linalg.regression import Regression, half_log_determinant
 from mercer.means import Zero
 from mercer.model import Model, align
+from mercer.objectives.averaged import AveragedTerms, check_expectations, inputs_of, sparse_of
 from mercer.objectives.base import Batch, Objective
 from mercer.objectives.exact import gaussian_noise, log_density_of_repeats
 from mercer.objectives.fixed_features import SummedBatch, summed, summed_bound, summed_regression
+from mercer.objectives.variational import divergence_of_inputs
 from mercer.parameters import all_concrete, is_concrete
-from mercer.processes import Sparse
+from mercer.processes import Process, Sparse, Uncertain
 from mercer.validation import AnyArray
 
 _MOST_IN_FLOAT32 = 300_000  # rows
@@ -52,6 +55,11 @@ class Terms(NamedTuple):
     shared: bool  # whether the systems have the same C and the same precisions
     num_groups: int  # of variables in a system, between which q(u) is independent
 
+    def lost(self) -> Float[Array, ""]:
+        """sum_n lambda_n (k_nn - |C_n|^2) / 2, over all systems."""
+        precision = self.precisions(self.noise)
+        return 0.5 * jnp.sum(self.slack * precision) * (len(self.residual) / len(precision))
+
     def precisions(self, noise: Float[Array, "S n"]) -> Float[Array, "G n"]:
         """1 / noise, 0 where nothing was observed; one for all systems where they share it."""
         precision = jnp.where(self.observed, 1.0 / noise, 0.0)
@@ -68,13 +76,17 @@ class Terms(NamedTuple):
         return Regression.of(gram, matmul(self.C, weighted[..., None])[..., 0], self.num_groups)
 
 
-def _terms(model: Model, batch: Batch) -> Terms:
-    posterior = model.posterior
+def _terms(model: Model, batch: Batch) -> Any:
+    posterior, X = sparse_of(model.posterior), inputs_of(model, batch)
+    at = X.mean if isinstance(X, Normal) else X
     observed = ~jnp.isnan(batch.Y)
-    residual = jnp.where(observed, batch.Y - posterior.prior.mean_of(batch.X, batch.Y.shape[1]), 0.0)
+    residual = jnp.where(observed, batch.Y - posterior.prior.mean_of(at, batch.Y.shape[1]), 0.0)
     noise = gaussian_noise(model, batch)
     same_noise = jnp.ndim(noise) == 0 or jnp.shape(noise)[-1] == 1
     noise = jnp.broadcast_to(noise, batch.Y.shape)
+    if isinstance(X, Normal):
+        shared = batch.complete and same_noise
+        return AveragedTerms.of(posterior, X, residual.T, observed.T, noise.T, shared)
     counts = jnp.ones_like(noise) if batch.weights is None else jnp.broadcast_to(batch.weights[:, None], noise.shape)
     if not posterior.structure.independent:
 
@@ -101,6 +113,9 @@ def _terms(model: Model, batch: Batch) -> Terms:
 class CollapsedELBO(Objective):
     """Minus Titsias' bound, per datum, for a Model of a `Sparse` and a Gaussian likelihood. q(u) plays no part in it.
 
+    At uncertain inputs, latent (`mercer.Uncertain`) or with known noise, it is the bound of Titsias and Lawrence (2010), for
+    kernels of one output whose expectations are known.
+
     `fit` leaves the model with the best q(u); `posterior` gives that, too. Inducing variables whose Kuf has no parameters
     that move (`mercer.inducing.FourierFeatures`, `SphericalHarmonics`) are summed over the data once; a step then costs the
     same for any number of data. The features of a homogeneous kernel depend on its weight and bias variances: hold these
@@ -118,10 +133,18 @@ class CollapsedELBO(Objective):
 
     def checked(self, model, data):
         if not (
-            isinstance(model, Model) and isinstance(model.posterior, Sparse) and isinstance(model.likelihood, Gaussian)
+            isinstance(model, Model)
+            and isinstance(sparse_of(model.posterior), Sparse)
+            and isinstance(model.likelihood, Gaussian)
         ):
-            raise ValueError("CollapsedELBO expects a Model of a Sparse posterior and a Gaussian likelihood")
-        return super().checked(model, data)
+            raise ValueError(
+                "CollapsedELBO expects a Model of a Sparse posterior (or an Uncertain one of it) and a Gaussian likelihood"
+            )
+        batch = super().checked(model, data)
+        X = inputs_of(model, batch)
+        if isinstance(X, Normal):
+            check_expectations(sparse_of(model.posterior), X)
+        return batch
 
     def prepare(self, model, batch):
         return self.prepare_for(model, batch, ())
@@ -142,7 +165,7 @@ class CollapsedELBO(Objective):
     def bound(
         self,
         model: Model,
-        X: Float[AnyArray, "N D"] | InducingVariables,
+        X: Float[AnyArray, "N D"] | InducingVariables | Normal | None,
         Y: Float[AnyArray, "N P"],
         weights: Float[AnyArray, " N"] | None = None,
     ) -> Float[Array, ""]:
@@ -152,21 +175,24 @@ class CollapsedELBO(Objective):
     def upper_bound(
         self,
         model: Model,
-        X: Float[AnyArray, "N D"] | InducingVariables,
+        X: Float[AnyArray, "N D"] | InducingVariables | Normal | None,
         Y: Float[AnyArray, "N P"],
         weights: Float[AnyArray, " N"] | None = None,
     ) -> Float[Array, ""]:
         """An upper bound on log p(Y) (Titsias, 2014): the noise in the quadratic term is raised by tr(Kff - Qff)."""
-        return self._of(_upper_bound, model, self.checked(model, (X, Y, weights)))
+        batch = self.checked(model, (X, Y, weights))
+        if isinstance(inputs_of(model, batch), Normal):
+            raise ValueError("CollapsedELBO: upper_bound is known for inputs without noise")
+        return self._of(_upper_bound, model, batch)
 
     def posterior(
         self,
         model: Model,
-        X: Float[AnyArray, "N D"] | InducingVariables,
+        X: Float[AnyArray, "N D"] | InducingVariables | Normal | None,
         Y: Float[AnyArray, "N P"],
         weights: Float[AnyArray, " N"] | None = None,
-    ) -> Sparse:
-        """The sparse posterior with the best q(u)."""
+    ) -> Process:
+        """The posterior with the best q(u)."""
         return self._of(_optimum, model, self._once(model, self.checked(model, (X, Y, weights))))
 
     def _once(self, model: Model, batch: Batch) -> Batch:
@@ -189,7 +215,7 @@ class CollapsedELBO(Objective):
 
 def _raise(model: Model, batch: Batch) -> NoReturn:
     """Says why the bound or the best q(u) is not finite."""
-    for pair in model.posterior.structure.pairs:
+    for pair in sparse_of(model.posterior).structure.pairs:
         matrix = Kuu(*pair).dense()
         raise_if_failed(matrix, inverse_factor(matrix), "Kuu")
     _system(model, batch).raise_if_failed()
@@ -200,6 +226,8 @@ def _raise(model: Model, batch: Batch) -> NoReturn:
 
 def _sums_suffice(model: Model, batch: Batch, held: Sequence[Any]) -> bool:
     """Whether the bound depends on the data through sums that no parameter changes, but for those that are held still."""
+    if not isinstance(model.posterior, Sparse):
+        return False
     posterior, structure = model.posterior, model.posterior.structure
     parameters = [feature_parameters(*pair) for pair in structure.pairs]
     still = {id(leaf) for leaf in held}
@@ -216,11 +244,10 @@ def _bound(model: Model, batch: Batch) -> Float[Array, ""]:
     if isinstance(batch, SummedBatch):
         return summed_bound(model, batch)
     t = _terms(model, batch)
-    precision = t.precisions(t.noise)
     fit = -0.5 * jnp.sum(jnp.where(t.observed, jnp.log(2.0 * jnp.pi * t.noise) + t.residual**2 / t.noise, 0.0))
-    lost = 0.5 * jnp.sum(t.slack * precision) * (len(t.residual) / len(precision))
     repeats = log_density_of_repeats(gaussian_noise(model, batch), batch)
-    return fit + t.regression(t.noise).evidence() - lost + repeats
+    of_inputs = divergence_of_inputs(model, batch) * batch.num_data
+    return fit + t.regression(t.noise).evidence() - t.lost() + repeats - of_inputs
 
 
 @eqx.filter_jit
@@ -247,8 +274,9 @@ def _system(model: Model, batch: Batch) -> Regression:
 
 
 @eqx.filter_jit
-def _optimum(model: Model, batch: Batch) -> Sparse:
-    posterior = model.posterior
+def _optimum(model: Model, batch: Batch) -> Process:
+    posterior = sparse_of(model.posterior)
     M, L = posterior.q_mu.shape
     mean, root = _system(model, batch).best()
-    return posterior.with_whitened(mean.reshape(L, M).T, jnp.broadcast_to(root, (L, M, M)))
+    best = posterior.with_whitened(mean.reshape(L, M).T, jnp.broadcast_to(root, (L, M, M)))
+    return model.posterior.with_process(best) if isinstance(model.posterior, Uncertain) else best

@@ -18,7 +18,7 @@ from mercer.inducing.functionals import is_functional
 from mercer.model import Model, align
 from mercer.objectives.base import Objective
 from mercer.objectives.risks import Risk
-from mercer.objectives.variational import latent_values
+from mercer.objectives.variational import divergence_of_inputs, drawn_inputs, latent_values
 from mercer.parameters import constant, dtype_of, is_concrete
 from mercer.processes import Process
 
@@ -36,7 +36,8 @@ class GVI(Objective):
 
     A minibatch gives an unbiased estimate of the risk; of D where it is a mean over inputs (`Projected`, `GaussianWasserstein`
     without its trace); and the whole of D where it looks at no inputs (`KL` between a `Sparse` and a `GP`). Any other D is taken
-    at the inputs of the batch: the divergence of the processes as the batch sees them. Of these, `GaussianWasserstein` estimates
+    at the inputs of the batch (one draw of them, where they are uncertain): the divergence of the processes as the batch sees
+    them. Of these, `GaussianWasserstein` estimates
     that of all inputs, with a bias; the joint ones grow with the number of inputs.
     """
 
@@ -66,11 +67,12 @@ class GVI(Objective):
                 f"GVI: prior=None is the posterior's own prior, and {type(model.posterior).__name__} has none; pass a process"
             )
         prior = self._prior(model, batch)
-        prior.check_inputs(batch.X)
-        self.divergence.check_inputs(batch.X)
+        X = drawn_inputs(model, batch, None)
+        prior.check_inputs(X)
+        self.divergence.check_inputs(X)
         needed = model.likelihood.num_latents(batch.Y.shape[1])
         for process, name, allowed in ((model.posterior, "posterior", (needed,)), (prior, "prior", (needed, 1))):
-            given = _num_outputs(process, batch.X)
+            given = _num_outputs(process, X)
             if given not in allowed:
                 raise ValueError(f"GVI: the data need {needed} latent functions, the {name} has {given}")
         return batch
@@ -81,18 +83,21 @@ class GVI(Objective):
     def _value(self, model, batch, key):
         q, p, likelihood = model.posterior, self._prior(model, batch), model.likelihood
         layout = self.divergence.layout(q, p)
+        X = drawn_inputs(model, batch, key)
         if layout is None:
-            latent = latent_values(model, batch, key)
-            divergence = self.divergence.between(q, p, batch.X)
+            closed = self.risk.expected and likelihood.quadratic
+            latent = latent_values(model, batch, key, closed_form=closed)
+            divergence = self.divergence.between(q, p, X)
         else:
             # One prediction serves both terms.
             wider = "outputs" if (layout, likelihood.layout) == ("diag", "outputs") else layout
-            seen = latent_values(model, batch, key, wider)
-            latent, of_prior = seen.in_layout(likelihood.layout), p.predict(batch.X, layout)
+            seen = q.in_training().predict(X, wider, key=None if key is None else jax.random.fold_in(key, 1))
+            latent, of_prior = seen.in_layout(likelihood.layout), p.predict(X, layout)
             divergence = self.divergence.joint(seen.in_layout(layout), of_prior)
         risk = self.risk(likelihood, latent, batch.Y, batch.inputs, key)
         weight = jnp.asarray(self.weight, risk.dtype)
-        return jnp.mean(batch.weighted(risk)) + weight * divergence / batch.num_data
+        divergence = divergence_of_inputs(model, batch) + divergence / batch.num_data
+        return jnp.mean(batch.weighted(risk)) + weight * divergence
 
 
 def _num_outputs(process: Process, X: Any) -> int:

@@ -6,7 +6,7 @@ drops out, so that the mean over a minibatch is an unbiased estimate of that ove
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +32,8 @@ __all__ = [
 
 class Risk(Module):
     """A cost for each row of data. A new risk says `_terms`, and in `check` which likelihoods it is for."""
+
+    expected: ClassVar[bool] = False  # whether it is an expectation of log p(y | f)
 
     def __call__(
         self,
@@ -61,6 +63,8 @@ def _refuse(risk: Risk, expected: str, likelihood: Any) -> None:
 
 class ExpectedNegativeLogLikelihood(Risk):
     """-E_q[log p(y | f)], in nats: the loss of Bayes' rule. With KL, `GVI` is then minus the evidence lower bound."""
+
+    expected = True
 
     def _terms(self, likelihood, latent, Y, X, key):
         return -expected_log_prob(likelihood, latent, Y, X, key)

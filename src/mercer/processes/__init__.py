@@ -7,11 +7,14 @@ from mercer.processes.cached import CachedConditioned, CachedKronecker
 from mercer.processes.cached_sparse import CachedSparse
 from mercer.processes.conditioned import Conditioned
 from mercer.processes.deep import Deep, DeepDraw
+from mercer.processes.deterministic import Deterministic, DeterministicFunction
+from mercer.processes.from_network import Remainder
 from mercer.processes.gaussian import Gaussian, Mixture, Prediction
 from mercer.processes.network import Network, NetworkDraw, NetworkPrior
 from mercer.processes.prior import GP
 from mercer.processes.sparse import Sparse
 from mercer.processes.tempered import Tempered
+from mercer.processes.uncertain import Uncertain
 from mercer.processes.weights import (
     DiagonalCovariance,
     FullCovariance,
@@ -42,6 +45,10 @@ __all__ = [
     "NetworkPrior",
     "Deep",
     "DeepDraw",
+    "Deterministic",
+    "DeterministicFunction",
+    "Remainder",
+    "Uncertain",
     "BayesianNetwork",
     "WeightCovariance",
     "FullCovariance",

@@ -9,13 +9,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mercer import validation
 from mercer.deprecation import key_by_name
 from mercer.inducing.base import InducingVariables
 from mercer.inducing.functionals import as_inputs
-from mercer.inputs import Normal
+from mercer.inputs import LatentRows, Normal
 from mercer.kernels import Map
 from mercer.layouts import Layout, check_layout
 from mercer.linalg import quiet_blas
@@ -69,14 +69,37 @@ class Process(Module):
     def _predict_uncertain(self, x: Normal, covariance: Layout, key: PRNGKeyArray) -> Gaussian | Mixture:
         """The prediction at inputs with noise: a mixture over draws of them, unless a process knows better."""
         key_inputs, key = jax.random.split(key)
+        return predict_for_each(self, x.draws(key=key_inputs), covariance, key)
 
-        def at_draw(X):
-            found = self._predict_with_key(X, covariance, key).as_mixture()
-            return found.means, found.covs
+    def latent_inputs(self, X: Any, Y: Float[Array, "N P"], index: Int[Array, " N"]) -> LatentRows | None:
+        """The inputs of rows of data, and their prior, where they are latent, or some of their columns. None elsewhere."""
+        return None
 
-        means, covs = for_each_entry(at_draw, x.draws(key=key_inputs))
-        means, covs = (array.reshape(-1, *array.shape[2:]) for array in (means, covs))
-        return Mixture(means, covs, covariance)
+    def weighted_inputs(
+        self, X: Any, Y: Float[Array, "N P"], *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "S N D"], Float[Array, "S N"]] | None:
+        """Draws of latent inputs that explain rows of data, and their log importance weights. None where there are none."""
+        return None
+
+    def check_data(self, X: Any, Y: Float[AnyArray, "N P"], num_data: int) -> None:
+        """Refuses data that the process cannot be trained with. Called before anything is compiled."""
+        X = self.as_inputs(X)
+        self.check_inputs(X.mean if isinstance(X, Normal) else X)
+
+    def given_draw(self, *, key: PRNGKeyArray) -> "Process":
+        """The process given one draw of what it has learned: of its inducing variables or of its weights."""
+        raise ValueError(
+            f"{type(self).__name__} cannot be given a draw of what it has learned; a Sparse or a Network can"
+        )
+
+    def along_paths(
+        self, values: Float[Array, "S N D"], covariance: Layout, *, key: PRNGKeyArray
+    ) -> "Gaussian | Mixture":
+        """The prediction at S inputs for each row, as an importance-weighted bound sees them: in "diag" or "outputs".
+
+        What is learned is drawn once for each row wherever a draw passes on to further layers.
+        """
+        return predict_for_each(self, values, covariance, key)
 
     @abc.abstractmethod
     def _sample_function(self, key: PRNGKeyArray, num_features: int) -> Function:
@@ -84,7 +107,7 @@ class Process(Module):
 
     def predict(
         self,
-        X: Float[AnyArray, "N D"] | InducingVariables | Normal,
+        X: Float[AnyArray, "N D"] | InducingVariables | Normal | None,
         covariance: Layout = "diag",
         *,
         key: PRNGKeyArray | None = None,
@@ -96,8 +119,7 @@ class Process(Module):
         are known, and is a mixture over draws of x elsewhere. A process that needs random numbers takes them from `key`;
         without one it always takes the same, so that predictions are repeatable.
         """
-        if not isinstance(X, Normal):
-            X = self.as_inputs(X)
+        X = self.as_inputs(X)
         check_layout(covariance)
         self.check_inputs(X.mean if isinstance(X, Normal) else X)
         dtype = self.working_dtype(dtype_of(X))
@@ -118,8 +140,8 @@ class Process(Module):
         return functools.reduce(wider, [part.working_dtype(dtype) for part in parts], dtype)
 
     def as_inputs(self, X: Any) -> Any:
-        """X as the process takes it, or an error: inputs [N, D], or functionals in their place."""
-        return as_inputs(X)
+        """X as the process takes it, or an error: inputs [N, D], or functionals or a distribution in their place."""
+        return X if isinstance(X, Normal) else as_inputs(X)
 
     def check_inputs(self, X: Any) -> None:
         """Refuses inputs that the process says nothing about. Called before anything is compiled."""
@@ -167,11 +189,19 @@ class Process(Module):
         return self
 
     @key_by_name
-    def sample(self, X: Float[AnyArray, "N D"], num: int = 1, *, key: PRNGKeyArray) -> Float[Array, "S N P"]:
-        """`num` joint draws of the function's values at X."""
+    def sample(
+        self, X: Float[AnyArray, "N D"] | Normal | None, num: int = 1, *, key: PRNGKeyArray
+    ) -> Float[Array, "S N P"]:
+        """`num` joint draws of the function's values at X; each at inputs of its own, where X is a distribution."""
         X = self.as_inputs(X)
         inputs = cast(X, self.working_dtype(dtype_of(X)))
-        return cast(self._sampled(inputs, num, key), dtype_of(X))
+        if isinstance(inputs, Normal):
+            key_inputs, key = jax.random.split(key)
+            pairs = Normal(*inputs.arrays, num_samples=num).draws(key=key_inputs), jax.random.split(key, num)
+            found = for_each_entry(lambda X, key: self._sampled(X, 1, key)[0], *pairs)
+        else:
+            found = self._sampled(inputs, num, key)
+        return cast(found, dtype_of(X))
 
     def _sampled(self, X: Any, num: int, key: PRNGKeyArray) -> Float[Array, "S N P"]:
         """Draws at X: of the prediction, unless a process has draws of its own."""
@@ -194,6 +224,22 @@ class DrawnFunction(Map):
     def __call__(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P"]:
         X = validation.inputs(X)
         return self.function(X).astype(X.dtype)
+
+
+def predict_for_each(process: Process, draws: Float[Array, "S N D"], covariance: Layout, key: PRNGKeyArray) -> Mixture:
+    """The mixture of the predictions at S draws of N inputs. Marginals are worked out as one prediction of S N rows."""
+    S, N, _ = draws.shape
+    if covariance in ("diag", "outputs"):
+        found = process._predict_with_key(draws.reshape(S * N, -1), covariance, key).without_rounding().as_mixture()
+        means, covs = (array.reshape(-1, N, *array.shape[2:]) for array in (found.means, found.covs))
+        return Mixture(means, covs, covariance)
+
+    def at_draw(X):
+        found = process._predict_with_key(X, covariance, key).as_mixture()
+        return found.means, found.covs
+
+    means, covs = for_each_entry(at_draw, draws)
+    return Mixture(means.reshape(-1, *means.shape[2:]), covs.reshape(-1, *covs.shape[2:]), covariance)
 
 
 def wider(dtype: Any, other: Any) -> Any:

@@ -15,8 +15,8 @@ from mercer.linalg import KroneckerPlusIdentity, matmul
 from mercer.parameters import constant
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
+from mercer.processes.moments import has_moments, moments_at
 from mercer.processes.prior import Moved
-from mercer.processes.uncertain import has_moments, moments_at
 
 
 class _Cached(Process):

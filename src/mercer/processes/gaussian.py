@@ -11,7 +11,9 @@ from typing import Any, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
+from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer.deprecation import key_by_name
@@ -20,6 +22,9 @@ from mercer.linalg import matmul, safe_cholesky
 from mercer.linalg.products import for_each_entry
 from mercer.parameters import Module, constant
 from mercer.roots import safe_sqrt
+from mercer.validation import AnyArray
+
+_HALVINGS = 60  # of an interval that holds a quantile
 
 
 class Prediction(Module):
@@ -43,12 +48,23 @@ class Prediction(Module):
         """What is an expectation under the prediction, from its value under a Gaussian."""
 
     @abc.abstractmethod
-    def log_average(self, log_term: "Callable[[Gaussian], Array]") -> Array:
-        """The log of what is an expectation under the prediction, from its log under a Gaussian."""
+    def log_average(self, log_term: "Callable[[Gaussian], Array]", log_weights: Array | None = None) -> Array:
+        """The log of what is an expectation under the prediction, from its log under a Gaussian.
+
+        The components of a mixture may have importance weights, as logs [S, N].
+        """
 
     @abc.abstractmethod
     def moments(self, given: "Callable[[Gaussian], tuple[Array, Array]]") -> "Gaussian":
         """The mean and the variance of a quantity, from those that it has under a Gaussian."""
+
+    @abc.abstractmethod
+    def of_components(self, given: "Callable[[Gaussian], tuple[Array, Array]]") -> "Gaussian | Mixture":
+        """The distribution of a quantity that is Gaussian under each Gaussian, from its means and variances there."""
+
+    @abc.abstractmethod
+    def quantiles(self, levels: Float[AnyArray, " K"] | Sequence[float]) -> Float[Array, "K N P"]:
+        """The values that each output stays below with these probabilities, at each input."""
 
     @abc.abstractmethod
     def scaled(self, root: Float[Array, " P"]) -> Self:
@@ -95,11 +111,17 @@ class Gaussian(Prediction):
     def average(self, term):
         return term(self)
 
-    def log_average(self, log_term):
-        return log_term(self)
+    def log_average(self, log_term, log_weights=None):
+        return log_term(self) if log_weights is None else log_term(self) + log_weights[0]
 
     def moments(self, given):
         return Gaussian(*given(self))
+
+    def of_components(self, given):
+        return Gaussian(*given(self))
+
+    def quantiles(self, levels):
+        return self.as_mixture().quantiles(levels)
 
     def scaled(self, root):
         scales = {"diag": root**2, "outputs": jnp.outer(root, root), "inputs": (root**2)[:, None, None]}
@@ -206,27 +228,51 @@ class Mixture(Prediction):
     def _component(self, mean: Array, cov: Array) -> Gaussian:
         return Gaussian(mean, cov, self.layout)
 
-    def _of_each(self, function: Callable[[Gaussian], Any]) -> Any:
+    def of_each(self, function: Callable[[Gaussian], Any]) -> Any:
         """A function of each component, along a new first axis."""
         return for_each_entry(lambda mean, cov: function(self._component(mean, cov)), self.means, self.covs)
 
     def average(self, term):
-        return jnp.mean(self._of_each(term), axis=0)
+        return jnp.mean(self.of_each(term), axis=0)
 
-    def log_average(self, log_term):
-        return logsumexp(self._of_each(log_term), axis=0) - jnp.log(float(len(self.means)))
+    def log_average(self, log_term, log_weights=None):
+        terms = self.of_each(log_term)
+        terms = terms if log_weights is None else terms + log_weights
+        return logsumexp(terms, axis=0) - jnp.log(float(len(self.means)))
 
     def moments(self, given):
-        means, variances = self._of_each(given)
+        means, variances = self.of_each(given)
         mean = jnp.mean(means, axis=0)
         return Gaussian(mean, jnp.mean(variances + (means - mean) ** 2, axis=0))
 
+    def of_components(self, given):
+        return Mixture(*self.of_each(given))
+
+    def quantiles(self, levels):
+        levels = _checked_levels(levels, self.means.dtype)
+        sd = safe_sqrt(self.in_layout("diag").covs)
+        far = (
+            norm.ppf(levels)[:, None, None, None] * sd + self.means
+        )  # those of the components enclose that of the mixture
+        low, high = jnp.min(far, axis=1), jnp.max(far, axis=1)
+
+        def halved(bounds, _):
+            low, high = bounds
+            middle = 0.5 * (low + high)
+            below = jnp.where(sd > 0.0, norm.cdf(middle[:, None], self.means, jnp.where(sd > 0.0, sd, 1.0)), 0.0)
+            below = jnp.where(sd > 0.0, below, (self.means <= middle[:, None]).astype(below.dtype))
+            less = jnp.mean(below, axis=1) < levels[:, None, None]
+            return (jnp.where(less, middle, low), jnp.where(less, high, middle)), None
+
+        (low, high), _ = jax.lax.scan(halved, (low, high), None, length=_HALVINGS)
+        return 0.5 * (low + high)
+
     def scaled(self, root):
         means = self.mean + root * (self.means - self.mean)
-        return Mixture(means, self._of_each(lambda component: component.scaled(root).cov), self.layout)
+        return Mixture(means, self.of_each(lambda component: component.scaled(root).cov), self.layout)
 
     def in_layout(self, layout):
-        return Mixture(self.means, self._of_each(lambda component: component.in_layout(layout).cov), layout)
+        return Mixture(self.means, self.of_each(lambda component: component.in_layout(layout).cov), layout)
 
     def without_rounding(self):
         return Mixture(self.means, _not_negative(self.covs), "diag") if self.layout == "diag" else self
@@ -243,6 +289,13 @@ class Mixture(Prediction):
             return self._component(self.means[s], self.covs[s])._coloured(roots[s], noise[None])[0]
 
         return jax.lax.map(draw, (which, noise))
+
+
+def _checked_levels(levels: Any, dtype: Any) -> Float[Array, " K"]:
+    found = np.asarray(levels, float)
+    if found.ndim != 1 or not ((found > 0.0) & (found < 1.0)).all():
+        raise ValueError(f"quantiles: levels expects a list of probabilities between 0 and 1, got {levels!r}")
+    return jnp.asarray(found, dtype)
 
 
 def _not_negative(variances: Array) -> Array:

@@ -23,7 +23,7 @@ from mercer.means import Network as NetworkMean
 from mercer.parameters import as_parameter, constant, dtype_of, is_concrete, param, positive, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
-from mercer.processes.weights import FullCovariance, WeightCovariance, isotropic
+from mercer.processes.weights import DiagonalCovariance, FullCovariance, WeightCovariance, isotropic
 from mercer.validation import AnyArray
 
 _MOST = 2**26  # numbers of features that are formed at a time
@@ -116,6 +116,13 @@ class Network(Process):
     def q_parameters(self):
         """Of weights with a full covariance."""
         return ((self.q_mu, self.covariance.root),) if isinstance(self.covariance, FullCovariance) else ()
+
+    def given_draw(self, *, key):
+        weights = self.q_mu + self.covariance.colour(key=key).T
+        none = DiagonalCovariance(jnp.zeros(weights.T.shape, weights.dtype))
+        return Network(
+            self.features, self.mean, none, self.num_outputs, prior_variance=self.prior_variance, q_mu=weights
+        )
 
     def check_inputs(self, X):
         if is_functional(X):

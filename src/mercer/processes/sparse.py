@@ -29,11 +29,11 @@ from mercer.linalg.products import Precision, matmul
 from mercer.parameters import cast, lower_triangular, param, real
 from mercer.processes.base import Process
 from mercer.processes.cached_sparse import CachedSparse
+from mercer.processes.moments import has_moments, moments_at
 from mercer.processes.of_before import as_prior
 from mercer.processes.other_prior import divergence_of_variables
 from mercer.processes.prior import GP, Moved
 from mercer.processes.structure import Structure, structure_of
-from mercer.processes.uncertain import has_moments, moments_at
 from mercer.validation import AnyArray
 
 
@@ -274,6 +274,11 @@ class Sparse(Process):
 
         means, reductions = self.structure.for_each_group(of_group, crosses, self.q_mu.T, self.root())
         return jnp.sum(means, axis=0), jnp.sum(reductions, axis=0)
+
+    def given_draw(self, *, key):
+        noise = jax.random.normal(key, self.q_mu.T.shape, self.q_mu.dtype)
+        u = self.q_mu + matmul(self.root(), noise[..., None])[..., 0].T
+        return self._with(self.prior, u, jnp.zeros((u.shape[1], len(u), len(u)), u.dtype))
 
     def check_inputs(self, X):
         self.structure.check_inputs(X)

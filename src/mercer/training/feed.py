@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from mercer.inducing.functionals import is_functional
-from mercer.objectives.base import Batch, Objective
+from mercer.objectives.base import Batch, Objective, as_batch
 from mercer.training.identity import description
 from mercer.training.minibatches import Minibatches
 from mercer.training.sources import Rows, Source
@@ -127,8 +127,10 @@ def _streamed(objective, model, source, batch_size, seed) -> Streamed:
         raise ValueError(f"batch_size: data of a {name} come in minibatches, say of how many rows")
     _check_size(batch_size, source.num_data)
     rows = source.example()
-    objective.checked(model, (rows.X, rows.Y, rows.weights))
-    return Streamed(objective, model, source, _batch(rows, source.num_data), batch_size, seed)
+    example = _batch(rows, source.num_data)
+    as_batch((rows.X, rows.Y, rows.weights))
+    objective.checked(model, example)
+    return Streamed(objective, model, source, example, batch_size, seed)
 
 
 def _check_size(batch_size: int | None, num_data: int) -> None:
