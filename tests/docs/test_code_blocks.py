@@ -24,7 +24,16 @@ FILES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.
 
 # A quarter of a minute each, or more.
 LONG = ("gvi.md", "images.md", "interdomain.md", "multiple-outputs.md", "scikit-learn.md")
-LONG += ("classification.md", "extending.md", "sparse-regression.md", "index.md", "sphere.md", "activated.md")
+LONG += (
+    "latent-inputs.md",
+    "conditional-densities.md",
+    "classification.md",
+    "extending.md",
+    "sparse-regression.md",
+    "index.md",
+    "sphere.md",
+    "activated.md",
+)
 # An extra that the tests do without.
 NEEDS = {"other-spaces.md": "geometric_kernels"}
 CASES = [pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else []) for path in FILES]

@@ -33,6 +33,7 @@ from mercer.validation import AnyArray
 
 _dispatch: Any = Dispatcher()
 _MOST = 2**25  # numbers of psi2 that are formed at a time
+_FEW = 2**22  # numbers of psi2 that are kept for derivatives
 
 
 @_dispatch
@@ -70,11 +71,35 @@ def _(inducing: Points, kernel: Kernel, x: Normal) -> Array:
     terms = gaussian_terms(kernel, x.dimension)
     if terms is None:
         return _over_grid(functools.partial(_outer, inducing, kernel), kernel, x)
+    return _pairs_of(terms, inducing.Z, x)[:, _numbers(len(inducing.Z))]
+
+
+def _pairs(inducing: Any, kernel: Any, x: Normal) -> Float[Array, "N K"]:
+    """psi2 of the pairs of variables above its diagonal, and on it."""
+    terms = None
+    if isinstance(inducing, Points) and isinstance(kernel, Kernel):
+        terms = gaussian_terms(kernel, x.dimension)
+    if terms is not None:
+        return _pairs_of(terms, inducing.Z, x)
+    found = psi2(inducing, kernel, x)
+    return found[(slice(None), *np.triu_indices(found.shape[-1]))]
+
+
+def _pairs_of(terms: Sequence[GaussianTerm], Z: Float[Array, "M D"], x: Normal) -> Float[Array, "N K"]:
+    i, j = np.triu_indices(len(Z))
     total = jnp.zeros((), x.mean.dtype)
     for a, b in itertools.combinations_with_replacement(terms, 2):
-        pair = _mean_of_products(a, b, inducing.Z, x)
-        total = total + (pair if a is b else pair + pair.mT)
+        total = total + _mean_of_products(a, b, Z[i], Z[j], x)
+        if a is not b:
+            total = total + _mean_of_products(a, b, Z[j], Z[i], x)
     return total
+
+
+def _numbers(M: int) -> np.ndarray:
+    """The number of the pair of each entry of a symmetric matrix."""
+    numbers = np.zeros((M, M), int)
+    numbers[np.triu_indices(M)] = np.arange(M * (M + 1) // 2)
+    return np.maximum(numbers, numbers.T)
 
 
 def psi2_sum(
@@ -84,24 +109,35 @@ def psi2_sum(
     weights = jnp.ones(len(x), x.mean.dtype) if weights is None else jnp.asarray(weights)
 
     def of_block(x, weights):
-        return jnp.einsum("n...,nml->...ml", weights, psi2(inducing, kernel, x))
+        return jnp.einsum("n...,nk->...k", weights, _pairs(inducing, kernel, x))
 
-    return jnp.sum(_by_blocks(of_block, inducing, kernel, x, weights), axis=0)
+    M = _num_variables(inducing, kernel, x)
+    return jnp.sum(_by_blocks(of_block, M, x, weights), axis=0)[..., _numbers(M)]
 
 
 def psi2_traces(inducing: Any, kernel: Any, x: Normal, A: Float[AnyArray, "K M M"]) -> Float[Array, "N K"]:
     """tr(psi2_n A_k), block by block over the inputs."""
 
-    def of_block(x, weights):
-        return jnp.einsum("nml,klm->nk", psi2(inducing, kernel, x), A)
+    M = _num_variables(inducing, kernel, x)
+    i, j = np.triu_indices(M)
+    A = jnp.asarray(A)
+    twice = jnp.where(i == j, A[:, i, j], A[:, i, j] + A[:, j, i])
 
-    found = _by_blocks(of_block, inducing, kernel, x, jnp.ones(len(x), x.mean.dtype))
+    def of_block(x, weights):
+        return matmul(_pairs(inducing, kernel, x), twice.T)
+
+    found = _by_blocks(of_block, M, x, jnp.ones(len(x), x.mean.dtype))
     return found.reshape(-1, len(A))[: len(x)]
 
 
-def _by_blocks(function: Any, inducing: Any, kernel: Any, x: Normal, weights: Float[Array, "N *K"]) -> Array:
+def _num_variables(inducing: Any, kernel: Any, x: Normal) -> int:
+    return jax.eval_shape(lambda x: psi1(inducing, kernel, x), x).shape[0]
+
+
+def _by_blocks(function: Any, M: int, x: Normal, weights: Float[Array, "N *K"]) -> Array:
     """A function of some inputs and their weights, for one block after another; the last is filled up with weights 0."""
-    M = jax.eval_shape(lambda x: psi1(inducing, kernel, x), x).shape[0]
+    if len(x) * M**2 <= _FEW:
+        return function(x, weights)[None]
     rows = max(1, min(len(x), _MOST // M**2))
     missing = -len(x) % rows
 
@@ -146,17 +182,17 @@ def _mean_of_product(factors: tuple[int, ...], means: Sequence[Array], covs: dic
     return total
 
 
-def _mean_of_products(a: GaussianTerm, b: GaussianTerm, Z: Float[Array, "M D"], x: Normal) -> Float[Array, "N M M"]:
-    """E a(z_m, x_n) b(x_n, z_l)."""
-    M = len(Z)
-    one, other = (jnp.broadcast_to(part, (M, M, Z.shape[1])).reshape(M * M, -1) for part in (Z[:, None], Z[None]))
+def _mean_of_products(
+    a: GaussianTerm, b: GaussianTerm, one: Float[Array, "K D"], other: Float[Array, "K D"], x: Normal
+) -> Float[Array, "N K"]:
+    """E a(z_k, x_n) b(x_n, z'_k)."""
     precision = a.precision + b.precision
     safe = jnp.where(precision > 0.0, precision, 1.0)
     centres = (a.precision * one + b.precision * other) / safe
     apart = jnp.sum(a.precision * b.precision / safe * (one - other) ** 2, axis=1)
     linear = [w * one for w in a.linear] + [w * other for w in b.linear]
     found = jnp.exp(-0.5 * apart) * _mean(precision, centres, linear, x)
-    return (a.variance * b.variance * found).reshape(-1, M, M)
+    return a.variance * b.variance * found
 
 
 def _mean_of_squares(linear: Sequence[Float[Array, " D"]], x: Normal) -> Float[Array, " N"]:
