@@ -112,16 +112,14 @@ def draw_snelson(X, y, exact, found, path) -> None:
     picture.savefig(path, dpi=110)
 
 
-def pretrained(X, Y, seed):
-    """A prior and a noise variance by the marginal likelihood of at most 1,000 rows, in float64."""
-    rows = np.random.default_rng(seed).permutation(len(X))[:1000]
+def pretrained(X, Y, seed, num):
+    """A prior and a noise variance by the marginal likelihood of at most `num` rows, in float64."""
+    rows = np.random.default_rng(seed).permutation(len(X))[:num]
     kernel = mc.kernels.RBF(np.full(X.shape[1], X.shape[1] ** 0.5))
     start = mc.Model(mc.GP(kernel), mc.likelihoods.Gaussian(0.1))
     data = X[rows], Y[rows]
-    return mc.fit(start, mc.objectives.MarginalLikelihood(), data, steps=1000, optimiser=_PRETRAINING).model
-
-
-_PRETRAINING = optax.adam(0.02)
+    steps, rate = (1000, 0.02) if num <= 1000 else (300, 0.06)
+    return mc.fit(start, mc.objectives.MarginalLikelihood(), data, steps=steps, optimiser=optax.adam(rate)).model
 
 
 def uci(arguments) -> None:
@@ -132,7 +130,7 @@ def uci(arguments) -> None:
         prior = arguments.prior or prior
         splits = [split(name, number) for number in range(arguments.splits)]
         begin = time.perf_counter()
-        learned = [pretrained(X, Y, seed) if prior != "along" else None for seed, (X, Y, *_) in enumerate(splits)]
+        learned = [pretrained(X, Y, seed, arguments.rows) if prior != "along" else None for seed, (X, Y, *_) in enumerate(splits)]
         before = time.perf_counter() - begin
         for M in arguments.points:
             begin = time.perf_counter()
@@ -376,6 +374,7 @@ def main() -> None:
     )
     parser.add_argument("--hyperparameters", choices=["online", "marginal"], default="marginal")
     parser.add_argument("--prior", choices=["before", "along", "both"], help="when it is trained; as in the paper")
+    parser.add_argument("--rows", type=int, default=1000, help="of uci, that a prior is trained on before")
     parser.add_argument("--jitter", type=float, default=None)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--out", type=Path, default=Path("gpnet.jsonl"))

@@ -31,6 +31,7 @@ from mercer.training import fit
 from mercer.validation import AnyArray
 
 _CANDIDATES = 256  # places at which new rows are tried
+_APART = 0.5  # how far apart the starts of a row are, in standard deviations of the prior
 _DRAWS = 10  # of latent inputs in a step, where a likelihood has no closed form
 
 
@@ -123,9 +124,9 @@ def _towards(inputs: Amortised, Y: Array, scores: Array, variance: float) -> Amo
 class Inferred(NamedTuple):
     """What `infer` finds for rows of Y: q(x) of their latent inputs, the bounds on log p(y), and the outputs y themselves."""
 
-    inputs: Normal
+    inputs: Normal  # at the best maximum
     bounds: Float[Array, " N"]
-    outputs: Gaussian  # mean and variance of each entry of Y, those that are missing included
+    outputs: Gaussian  # mean and variance of each entry of Y, those that are missing included, over all maxima
 
 
 def infer(
@@ -134,14 +135,15 @@ def infer(
     X: Float[AnyArray, "N D"] | None = None,
     *,
     steps: int = 300,
-    starts: int = 3,
+    starts: int = 4,
     key: PRNGKeyArray | None = None,
 ) -> Inferred:
     """The latent inputs of new rows Y, with any entries missing (NaN), and what they say of the entries that are missing.
 
     `model` is one of an `Uncertain`, and stays as it is. X are the observed columns of the inputs, where there are any. Each
     row is tried at the latent inputs that the model was trained with (at draws from their prior, where these are not kept),
-    and optimised for `steps` of Adam from the `starts` best of them; the best end counts.
+    and optimised for `steps` of Adam from the `starts` best of them that are apart from each other. Several maxima count by their
+    bounds in what is said of the outputs.
     """
     posterior = model.posterior
     if not isinstance(posterior, Uncertain):
@@ -177,13 +179,25 @@ def infer(
     ).model
     with quiet_blas():
         bounds = bounds_of_rows(fitted, repeated[0], repeated[1]).reshape(starts, -1)
-    best, rows = jnp.argmax(bounds, axis=0), jnp.arange(len(Y))
-    mean, variance = (
-        leaf.reshape(starts, len(Y), -1)[best, rows]
-        for leaf in (fitted.posterior.inputs.mean, fitted.posterior.inputs.variance)
+    found = fitted.posterior.inputs
+    outputs = model.predict(found.of_rows(repeated[0], None, None).inputs())
+    means, variances, y, y_variance = (
+        leaf.reshape(starts, len(Y), -1) for leaf in (found.mean, found.variance, *outputs)
     )
-    inputs = Latent(mean, variance, prior).of_rows(X, None, None).inputs()
-    return Inferred(Normal(mean, variance), bounds[best, rows], model.predict(inputs))
+    weights = _weights(means, variances, bounds)[..., None]
+    centre = jnp.sum(weights * y, axis=0)
+    spread = jnp.sum(weights * (y_variance + (y - centre) ** 2), axis=0)
+    best, rows = jnp.argmax(bounds, axis=0), jnp.arange(len(Y))
+    return Inferred(Normal(means[best, rows], variances[best, rows]), bounds[best, rows], Gaussian(centre, spread))
+
+
+def _weights(means: Float[Array, "S N Q"], variances: Float[Array, "S N Q"], bounds: Float[Array, "S N"]) -> Array:
+    """How much each end of a row counts: by its bound, and of several at one maximum the best alone."""
+    apart = (means[:, None] - means[None]) ** 2 < 4.0 * (variances[:, None] + variances[None])
+    number = jnp.arange(len(bounds))[:, None, None]
+    better = (bounds[None] > bounds[:, None]) | ((bounds[None] == bounds[:, None]) & (number.swapaxes(0, 1) < number))
+    again = jnp.any(jnp.all(apart, axis=-1) & better, axis=1)
+    return jax.nn.softmax(jnp.where(again, -jnp.inf, bounds), axis=0)
 
 
 def _starts(model: Any, X: Array | None, Y: Array, num: int, key: PRNGKeyArray) -> tuple[Array, Array]:
@@ -191,12 +205,17 @@ def _starts(model: Any, X: Array | None, Y: Array, num: int, key: PRNGKeyArray) 
     inputs = model.posterior.inputs
     places, variance = _candidates(inputs, max(_CANDIDATES, num), key)
     scores = _scores(model, places, X, Y)
-    best = jnp.argsort(-scores, axis=1)[:, :num]  # [N, num]
+    scale = inputs.prior.variance[0]
+
+    def choose(scores, _):
+        """The best place, and the scores without those near to it."""
+        best = jnp.argmax(scores, axis=1)
+        near = jnp.sum((places - places[best][:, None]) ** 2 / scale, axis=-1) < _APART**2
+        return jnp.where(near, -jnp.inf, scores), places[best]
+
+    _, means = jax.lax.scan(choose, scores, None, length=num)
     if isinstance(inputs, Amortised):
-        first = inputs.of_rows(X, Y, None).q.mean[None]
-        means = jnp.concatenate([first, places[best.T][: num - 1]])
-    else:
-        means = places[best.T]
+        means = jnp.concatenate([inputs.of_rows(X, Y, None).q.mean[None], means[:-1]])
     return means, jnp.broadcast_to(variance, means.shape)
 
 

@@ -77,7 +77,7 @@ def test_jit_and_vmap_change_nothing(name):
 def test_all_arrays_are_parameters_with_gradients(name):
     mean, _ = MEANS[name]
     arrays, flags = eqx.partition(mean, eqx.is_inexact_array)[0], trainable(mean)
-    if name != "Sparse":  # whose kernel and points are settled before
+    if name not in ("Sparse", "Projection"):  # whose kernel and points, or whose matrix, are settled before
         assert len(jax.tree.leaves(arrays)) == sum(jax.tree.leaves(flags))
     weights = jnp.arange(1.0, N + 1.0)[:, None]
     gradient = eqx.filter_grad(lambda mean: jnp.sum(weights * mean(X) ** 2))(mean)
@@ -95,7 +95,21 @@ def test_polynomial_of_degree_one_is_linear():
     np.testing.assert_allclose(polynomial(X), means.Linear(WEIGHTS[0], 0.3)(X), rtol=1e-12)
 
 
+def test_projections_keep_what_varies_most():
+    data = np.random.default_rng(3).normal(size=(200, 3)) @ np.diag([0.1, 3.0, 1.0]) + 5.0
+    np.testing.assert_array_equal(means.Projection.identity(2)(X), X)
+    down, up = means.Projection.pca(data, 2), means.Projection.pca(data, 4)
+    np.testing.assert_allclose(down.W.T @ down.W, np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(np.abs(down.W), [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], atol=0.1)
+    assert np.var(down(data)) > 0.99 * np.var(data, axis=0).sum() / 2.0
+    np.testing.assert_array_equal(up(data), np.hstack([data, np.zeros((200, 1))]))
+
+
 ERRORS = {
+    r"Projection: W expects shape \[D, P\], got \(2,\)": lambda: means.Projection(np.ones(2)),
+    r"Projection: W must be finite": lambda: means.Projection(np.full((2, 2), np.nan)),
+    r"Projection: W of shape \(3, 1\) expects X with 3 columns, got 2": lambda: means.Projection(np.ones((3, 1)))(X),
+    r"Projection.pca: num must be at least 1, got 0": lambda: means.Projection.pca(X, 0),
     r"Constant: constant expects a number or a vector \[P\], got shape \(1, 2\)": lambda: means.Constant([[1.0, 2.0]]),
     r"Constant: constant expects finite values, got nan": lambda: means.Constant(np.nan),
     r"Linear: weights expects shape \[D, P\], got \(2,\)": lambda: means.Linear([1.0, 2.0]),

@@ -174,6 +174,28 @@ def test_single_precision():
     np.testing.assert_allclose(slope, -total(jnp.float32(0.5)) / 0.5, rtol=1e-4)
 
 
+def test_networks_of_the_units_themselves():
+    """Then nothing is missed, and the mean of the prior is a constant."""
+    units = mc.processes.ActivatedUnits
+    network = Sequential(
+        [
+            units(3, 6, levels=4, key=KEYS[0]),
+            linear(6, 4, 1),
+            linear(4, 2, 2),
+            units(2, 6, Swish(), 5, key=KEYS[3]),
+            linear(6, 2, 4),
+        ]
+    )
+    deep = mc.Deep.from_network(network)
+    np.testing.assert_allclose(through_means(deep, FAR), jax.vmap(network)(FAR), rtol=1e-10, atol=1e-10)
+    assert all(isinstance(layer.prior.mean, mc.means.Constant) for layer in deep.layers)
+    assert [layer.inducing.levels for layer in deep.layers] == [4, 5]
+    with pytest.raises(ValueError, match="ActivatedUnits are those of ArcCosine; leave kernel out"):
+        mc.Deep.from_network(network, kernel=ArcCosine())
+    with pytest.raises(ValueError, match=r"layers\[1\] \(ActivatedUnits\) has to come first"):
+        mc.Deep.from_network(Sequential([linear(3, 3), *network.layers]))
+
+
 @pytest.mark.slow
 def test_many_networks_at_once():
     networks = eqx.filter_vmap(lambda key: MLP(3, 1, 5, 1, key=key))(KEYS[:2])

@@ -245,3 +245,16 @@ def test_errors():
         CollapsedELBO().bound(model(mean=line), None, Y)
     with pytest.raises(ValueError, match="observations expects a Gaussian likelihood"):
         model(mc.likelihoods.StudentT()).observations(MEAN)
+
+
+def test_a_deep_process_at_latent_inputs():
+    """Both bounds train it, a row at a time, and an encoder of new rows goes with it."""
+    passing = mc.Sparse(mc.GP(mc.kernels.RBF(1.0), mc.means.Linear(np.eye(Q))), mc.inducing.Points(Z), num_outputs=Q)
+    last = mc.Sparse(mc.GP(KERNEL), mc.inducing.Points(Z), num_outputs=P)
+    inputs = mc.inputs.Amortised(eqx.nn.MLP(P, 2 * Q, 4, 1, key=KEY))
+    start = mc.Model(mc.Uncertain(mc.Deep([passing, last], num_samples=5), inputs), mc.likelihoods.Gaussian(0.2))
+    for objective in (ELBO(), mc.objectives.ImportanceWeighted(3)):
+        fitted = mc.fit(start, objective, (None, MISSING), steps=40, batch_size=6, optimiser=optax.adam(0.02), key=KEY)
+        assert fitted.history[-10:].mean() < fitted.history[:10].mean()
+    assert np.isfinite(fitted.model.log_density(None, MISSING)).all()
+    assert isinstance(fitted.model.posterior.predict(MEAN), mc.Mixture)
