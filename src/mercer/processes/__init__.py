@@ -1,6 +1,7 @@
 """Processes: each gives a Gaussian, or a mixture of Gaussians, at any inputs."""
 
 from mercer.layouts import Layout
+from mercer.processes.activated_units import ActivatedUnits
 from mercer.processes.base import Function, Process
 from mercer.processes.bayesian_network import BayesianNetwork
 from mercer.processes.cached import CachedConditioned, CachedKronecker
@@ -48,6 +49,7 @@ __all__ = [
     "Deterministic",
     "DeterministicFunction",
     "Remainder",
+    "ActivatedUnits",
     "Uncertain",
     "BayesianNetwork",
     "WeightCovariance",

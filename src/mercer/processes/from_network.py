@@ -28,8 +28,9 @@ from mercer.inducing import Activated
 from mercer.inducing.activations import Activation, Softplus
 from mercer.kernels import ArcCosine, Kernel
 from mercer.linalg.products import matmul
-from mercer.means import Mean
+from mercer.means import Constant, Mean
 from mercer.parameters import constant, param, real
+from mercer.processes.activated_units import ActivatedUnits, scale_of
 from mercer.processes.base import Process
 from mercer.processes.deterministic import Deterministic
 from mercer.processes.prior import GP
@@ -78,9 +79,14 @@ def layers_of_network(
         layers.append(Deterministic(eqx.nn.Sequential(front), blocks[0].weight.shape[1], input_shape))
     elif input_shape is not None:
         raise ValueError("from_network: input_shape is for a network with other layers before its dense ones")
+    if kernel is not None and any(isinstance(block.activation, ActivatedUnits) for block in blocks):
+        raise ValueError("from_network: ActivatedUnits are those of ArcCosine; leave kernel out")
     for block, own in zip(blocks, _kernels(kernel, len(blocks)), strict=True):
         layers.append(_expected(block, units, levels) if own is None else _layer(block, own, units, levels))
     return layers
+
+
+_Function = Callable[[Array], Array] | ActivatedUnits
 
 
 class _Block(NamedTuple):
@@ -88,7 +94,7 @@ class _Block(NamedTuple):
 
     weight: Array
     bias: Array
-    activation: Callable[[Array], Array]
+    activation: _Function  # or the units themselves, with their weight and bias
     weights: Array
     offset: Array
 
@@ -102,13 +108,15 @@ def _expected(block: _Block, units: Activation, levels: int) -> Sparse:
 def _layer(block: _Block, kernel: Kernel, units: Activation, levels: int) -> Sparse:
     """The process whose mean is the block."""
     M, P = block.weights.shape
+    if isinstance(block.activation, ActivatedUnits):
+        units, levels = block.activation.activation, block.activation.levels
     variables = Activated.of_layer(kernel, block.weight, block.bias, units, levels)
-    # Both have the same linear part: that of the network's units is t / 2, that of the variables' is d sigma_1 t.
-    linear = variables.dimension * float(units.coefficients(variables.dimension, 2)[1])
-    if linear <= 0.0:
-        raise ValueError(f"from_network: activation expects one that grows, got {units!r}")
-    scale = jnp.asarray(0.5 / linear, block.weight.dtype)
-    mean = Remainder(block.weight, block.bias, block.activation, variables, kernel, scale, block.weights, block.offset)
+    scale = scale_of(variables)
+    mean: Mean = Constant(block.offset)
+    if not isinstance(block.activation, ActivatedUnits):
+        mean = Remainder(
+            block.weight, block.bias, block.activation, variables, kernel, scale, block.weights, block.offset
+        )
     q_sqrt = jnp.broadcast_to(_ROOT * jnp.eye(M, dtype=block.weight.dtype), (P, M, M))
     return Sparse(GP(kernel, mean), variables, P, q_sqrt=q_sqrt).with_weights(scale * block.weights)
 
@@ -127,16 +135,22 @@ def _kernels(kernel: Any, num: int) -> list[Kernel | None]:
 def _parsed(module: Any) -> tuple[list[Any], list[_Block]]:
     """What comes before the dense layers, and these as blocks."""
     layers = _flattened(module)
-    dense = [i for i, (_, layer) in enumerate(layers) if isinstance(layer, eqx.nn.Linear)]
+    dense = [i for i, (_, layer) in enumerate(layers) if isinstance(layer, eqx.nn.Linear | ActivatedUnits)]
     if not dense:
         raise ValueError(f"from_network: {type(module).__name__} has no dense layer (equinox.nn.Linear) at its end")
     front = [layer for _, layer in layers[: dense[0]]]
     # Runs of linear maps, with an activation between one and the next.
     runs: list[list[tuple[str, Any]]] = [[]]
-    activations: list[Callable[[Array], Array]] = []
+    activations: list[_Function] = []
     for name, layer in layers[dense[0] :]:
         if isinstance(layer, eqx.nn.Linear):
             runs[-1].append((name, layer))
+        elif isinstance(layer, ActivatedUnits):
+            if bool(activations) != bool(runs[-1]):
+                raise ValueError(f"from_network: {name} has to come first, or after an activation and a Linear")
+            runs[-1].append((name, layer))
+            activations.append(layer)
+            runs.append([])
         elif (found := _activation(name, layer)) is not None:
             if not runs[-1]:
                 raise ValueError(f"from_network: {name} is an activation after another; a Linear has to stand between")
@@ -159,17 +173,20 @@ def _parsed(module: Any) -> tuple[list[Any], list[_Block]]:
 _Affine = tuple[Array, Array]  # weight [P, D] and bias [P]
 
 
-def _blocks(runs: list[list[_Affine]], activations: list[Callable[[Array], Array]]) -> list[_Block]:
+def _blocks(runs: list[list[_Affine]], activations: list[_Function]) -> list[_Block]:
     """Of two or more linear maps between activations the first ends a layer, the others are the units of the next one.
 
-    A single one ends a layer, without its bias. That is the bias of the next units, each of which sees one output.
+    A single one ends a layer, without its bias. That is the bias of the next units, each of which sees one output. The map
+    of `ActivatedUnits` is theirs alone, and all before it end a layer.
     """
     blocks = []
     weight, bias = _composed(runs[0])
-    for number, (run, activation) in enumerate(zip(runs[1:], activations, strict=True), start=1):
-        (V, offset), *rest = [_composed(run)] if number == len(activations) else run
+    for run, activation, following in itertools.zip_longest(runs[1:], activations, activations[1:]):
+        cut = len(run) if following is None else len(run) - 1 if isinstance(following, ActivatedUnits) else 1
+        rest = run[cut:]
+        V, offset = _composed(run[:cut])
         after = _composed(rest) if rest else (jnp.eye(len(V), dtype=V.dtype), offset)
-        if number < len(activations) and not rest:
+        if following is not None and not rest:
             offset = jnp.zeros_like(offset)
         blocks.append(_Block(weight, bias, activation, V.T, offset))
         weight, bias = after
@@ -218,7 +235,7 @@ def _activation(name: str, layer: Any) -> Callable[[Array], Array] | None:
     if not isinstance(layer, eqx.nn.Lambda):
         raise ValueError(
             f"from_network: {name} is not understood; from the first Linear on, a network is made of Linear, "
-            "Lambda(activation), Dropout and Identity"
+            "Lambda(activation), ActivatedUnits, Dropout and Identity"
         )
     if layer.fn in _ACTIVATIONS.values():
         return layer.fn
