@@ -130,7 +130,10 @@ def uci(arguments) -> None:
         prior = arguments.prior or prior
         splits = [split(name, number) for number in range(arguments.splits)]
         begin = time.perf_counter()
-        learned = [pretrained(X, Y, seed, arguments.rows) if prior != "along" else None for seed, (X, Y, *_) in enumerate(splits)]
+        learned = [
+            pretrained(X, Y, seed, arguments.rows) if prior != "along" else None
+            for seed, (X, Y, *_) in enumerate(splits)
+        ]
         before = time.perf_counter() - begin
         for M in arguments.points:
             begin = time.perf_counter()

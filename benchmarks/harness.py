@@ -37,12 +37,17 @@ TASKS = {
     # spherical harmonics of so many levels in nine dimensions, beside GPfY
     "vish_step": [{"levels": 4, "B": 2048}, {"levels": 4, "B": 16384}, {"levels": 5, "B": 2048}],
     "vish_pass": [{"levels": 4, "B": 2048}, {"levels": 5, "B": 2048}],
+    # deep models beside GPflux: `python benchmarks/deep.py step`
+    "deep_step": [{"layers": layers, "M": 256, "B": 1024} for layers in (2, 3)],
+    "deep_predict": [{"layers": layers, "M": 256, "P": 10_000, "S": 10} for layers in (2, 3)],
 }
 # on an accelerator, with GPyTorch: `python benchmarks/harness.py --accelerator svgp_step`
 ACCELERATOR_TASKS = {
     "svgp_step": [{"M": 500, "B": 1024, "dtype": "float64"}, {"M": 2000, "B": 8192, "dtype": "float32"}],
     "predict_cached": [{"M": 500, "P": 10_000, "dtype": "float64"}],
+    "deep_step": [{"layers": layers, "M": 256, "B": 1024, "dtype": "float32"} for layers in (2, 3)],
 }
+OWN_PEER = {"vish": "gpfy", "deep": "gpflux"}  # of tasks whose names begin so, the peer that does these alone
 SECONDS_PER_REPEAT = 0.5
 DISTURBED = 0.1  # cores taken by others
 
@@ -163,25 +168,31 @@ def notes(case: dict, told: dict) -> list[str]:
     return lines
 
 
-def main() -> None:
+def peers_of(tasks: list[str]) -> list[str]:
+    """The libraries that do some tasks, beside mercer."""
+    for prefix, own in OWN_PEER.items():
+        if all(task.startswith(prefix) for task in tasks):
+            return [own]
+    return [library for library in PEERS if library not in OWN_PEER.values()]
+
+
+def main(words: list[str] | None = None) -> None:
+    """Runs the tasks that the words of a command name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "tasks", nargs="*", default=[task for task in TASKS if not task.startswith("vish")], help=f"of {list(TASKS)}"
-    )
+    usual = [task for task in TASKS if not task.startswith(tuple(OWN_PEER))]
+    parser.add_argument("tasks", nargs="*", default=usual, help=f"of {list(TASKS)}")
     parser.add_argument("--accelerator", action="store_true", help="the cases for a GPU, with GPyTorch")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--patience", type=int, default=20, help="attempts at a repeat that others disturb")
-    parser.add_argument("--libraries", nargs="+", help="mercer and GPfY for harmonics, else all others")
+    parser.add_argument("--libraries", nargs="+", help="mercer, and the peers of the tasks")
     parser.add_argument("--cases", nargs="+", type=int, help="numbers of the cases of a task, from 0")
     parser.add_argument("--log", type=Path, default=None, help="a file for what the libraries print")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
 
     tasks = ACCELERATOR_TASKS if arguments.accelerator else TASKS
     log = arguments.log.open("w") if arguments.log else subprocess.DEVNULL
     workers = []
-    harmonics = all(task.startswith("vish") for task in arguments.tasks)
-    peers = ["gpfy"] if harmonics else [library for library in PEERS if library != "gpfy"]
-    for library in arguments.libraries or ["mercer", *peers]:
+    for library in arguments.libraries or ["mercer", *peers_of(arguments.tasks)]:
         python = python_of(library)
         if python is None:
             print(f"{library}: not installed, skipped (benchmarks/setup_peers.py installs it)", file=sys.stderr)

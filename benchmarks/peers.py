@@ -16,6 +16,7 @@ PEERS = {
     "gpytorch": ["gpytorch", "torch==2.13.0"],
     "gpjax": ["gpjax"],
     "gpfy": ["gpfy"],
+    "gpflux": ["gpflux==0.4.5", "tensorflow", "tf-keras"],  # runs with TF_USE_LEGACY_KERAS=1
 }
 
 

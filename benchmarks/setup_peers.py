@@ -1,4 +1,4 @@
-"""Make the peers' virtual environments from PyPI: `python benchmarks/setup_peers.py [gpflow gpytorch gpjax]`."""
+"""Make the peers' virtual environments from PyPI: `python benchmarks/setup_peers.py [gpflow gpytorch gpjax gpfy gpflux]`."""
 
 import subprocess
 import sys

@@ -139,3 +139,16 @@ def vish_problem(case: dict) -> dict:
     y = np.sin(X[:, :1]) + np.cos(X[:, 1:2] * X[:, 2:3]) + 0.1 * random.randn(N, 1)
     batches = {"X_batches": X.reshape(-1, B, D), "y_batches": y.reshape(-1, B, 1)}
     return case | batches | {"N": N, "D": D, "X": X, "y": y, "noise": 0.5}
+
+
+def deep_problem(case: dict) -> dict:
+    """Data and batches of a deep case with so many layers, M inducing points in each and hidden layers as wide as the inputs.
+
+    As `problem`; a kernel is shared by the outputs of a layer. Hidden layers have the identity as their mean, kernels of variance
+    0.1 and q(v) = N(0, 1e-10 I). With P in the place of B, predictions at P new inputs.
+    """
+    task = "svgp_step" if "B" in case else "predict"
+    p = problem(case | {"task": task})
+    i, j = np.arange(p["M"])[:, None], np.arange(p["D"])[None, :]
+    p["hidden_mu"] = np.zeros((p["M"], p["D"])) if "B" in case else 0.1 * np.sin(i + j)
+    return case | {k: v.astype(p["X"].dtype) if isinstance(v, np.ndarray) else v for k, v in p.items()}

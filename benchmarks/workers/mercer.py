@@ -10,7 +10,7 @@ import optax  # noqa: E402
 import mercer as mc  # noqa: E402
 from mercer.linalg import quiet_blas  # noqa: E402
 from mercer.training.run import Run as Training  # noqa: E402
-from workers.common import Run, multioutput_problem, problem, serve, vish_problem  # noqa: E402
+from workers.common import Run, deep_problem, multioutput_problem, problem, serve, vish_problem  # noqa: E402
 
 EVERY = 100  # steps in a chunk, as `fit` takes them by default
 
@@ -82,6 +82,32 @@ def vish_pass(p: dict) -> Run:
     return Run(run, None, "sums of CollapsedELBO")
 
 
+def deep_of(p: dict, num_samples: int) -> mc.Deep:
+    """The layers of a deep problem."""
+    lengthscales, Z, D, M = jnp.asarray(p["lengthscales"]), mc.inducing.Points(p["Z"]), p["D"], p["M"]
+    root = 1e-5 * jnp.broadcast_to(jnp.eye(M, dtype=lengthscales.dtype), (D, M, M))
+    prior = mc.GP(mc.kernels.RBF(lengthscales, 0.1), mc.means.Projection.identity(D))
+    hidden = mc.Sparse(prior, Z, q_mu=p["hidden_mu"], q_sqrt=root)
+    last = mc.Sparse(mc.GP(mc.kernels.RBF(lengthscales)), Z, q_mu=p["q_mu"], q_sqrt=p["q_sqrt"][None])
+    return mc.Deep([hidden] * (p["layers"] - 1) + [last], num_samples)
+
+
+def deep_step(p: dict) -> Run:
+    """The steps of `fit` with one draw of each hidden layer."""
+    return steps_of(mc.Model(deep_of(p, 1), mc.likelihoods.Gaussian(p["noise"])), p)
+
+
+def deep_predict(p: dict) -> Run:
+    """Mean and variance of f by S passes, from a cached posterior."""
+    deep, X = deep_of(p, p["S"]).cached(), jnp.asarray(p["X_new"])
+
+    def run(k):
+        for _ in range(k):
+            deep.predict(X)
+
+    return Run(run, None, "deep.cached()")
+
+
 def predict_cached(p: dict) -> Run:
     """Mean and variance of f from a cached posterior."""
     posterior = model_of(p).posterior.cached()
@@ -98,6 +124,8 @@ def predict_cached(p: dict) -> Run:
 def setup(case: dict) -> Run:
     if case["task"].startswith("vish"):
         return {"vish_step": vish_step, "vish_pass": vish_pass}[case["task"]](vish_problem(case))
+    if case["task"].startswith("deep"):
+        return {"deep_step": deep_step, "deep_predict": deep_predict}[case["task"]](deep_problem(case))
     tasks = {"svgp_step": svgp_step, "predict_cached": predict_cached, "multioutput_step": multioutput_step}
     return tasks[case["task"]](multioutput_problem(case) if "kind" in case else problem(case))
 

@@ -136,35 +136,43 @@ def weighted_gram(
         columns = transform(columns)
         return triangular_matmul(columns * w, columns.T, out="symmetric", precision=precision)
 
-    whole, edge = _slices(K)
+    return sum_columns(gram, K, weights)
+
+
+def sum_columns(f: Callable[..., Any], *arrays: Array) -> Any:
+    """f of arrays that is a sum over their columns, their last axes, worked out slice by slice."""
+    whole, edge = _slices(arrays[0])
     if whole <= 1:
-        return gram(K, weights)
+        return f(*arrays)
 
     def add(total, i):
-        return total + gram(_slice(K, i), _slice(weights, i)), None
+        return jax.tree.map(jnp.add, total, f(*(_slice(array, i) for array in arrays))), None
 
-    size = jax.eval_shape(transform, _slice(K, 0)).shape[0]
-    total, _ = jax.lax.scan(add, jnp.zeros((size, size), K.dtype), jnp.arange(whole))
-    return total + gram(K[:, edge:], weights[edge:]) if edge < K.shape[1] else total
+    shapes = jax.eval_shape(f, *(_slice(array, 0) for array in arrays))
+    total, _ = jax.lax.scan(add, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jnp.arange(whole))
+    if edge == arrays[0].shape[-1]:
+        return total
+    return jax.tree.map(jnp.add, total, f(*(array[..., edge:] for array in arrays)))
 
 
-def map_columns(f: Callable[[Float[Array, "M C"]], tuple[Array, ...]], K: Float[Array, "M B"]) -> tuple[Array, ...]:
-    """f of the columns of K, worked out slice by slice, so that what f needs in between stays small.
+def map_columns(f: Callable[..., tuple[Array, ...]], *arrays: Float[Array, "... B"]) -> tuple[Array, ...]:
+    """f of the columns of arrays, worked out slice by slice, so that what f needs in between stays small.
 
     f returns arrays whose last axis is that of the columns.
     """
-    whole, edge = _slices(K)
+    whole, edge = _slices(arrays[0])
     if whole <= 1:
-        return f(K)
+        return f(*arrays)
 
     def place(results, i):
-        parts = zip(results, f(_slice(K, i)), strict=True)
+        parts = zip(results, f(*(_slice(array, i) for array in arrays)), strict=True)
         return tuple(jax.lax.dynamic_update_slice_in_dim(r, p, i * _SLICE, axis=-1) for r, p in parts), None
 
-    shapes = jax.eval_shape(f, K)
+    shapes = jax.eval_shape(f, *arrays)
     results, _ = jax.lax.scan(place, tuple(jnp.zeros(s.shape, s.dtype) for s in shapes), jnp.arange(whole))
-    if edge < K.shape[1]:
-        results = tuple(r.at[..., edge:].set(p) for r, p in zip(results, f(K[:, edge:]), strict=True))
+    if edge < arrays[0].shape[-1]:
+        rest = f(*(array[..., edge:] for array in arrays))
+        results = tuple(r.at[..., edge:].set(p) for r, p in zip(results, rest, strict=True))
     return results
 
 

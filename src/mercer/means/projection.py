@@ -21,6 +21,9 @@ class Projection(Mean):
 
     W: Float[Array, "D P"] = constant()
 
+    def __init__(self, W: AnyArray):
+        self.W = jnp.asarray(W)
+
     def __check_init__(self):
         shape = jnp.shape(self.W)
         if len(shape) != 2 or 0 in shape:
@@ -64,4 +67,3 @@ class Projection(Mean):
                 f"Projection: W of shape {self.W.shape} expects X with {len(self.W)} columns, got {X.shape[1]}"
             )
         return matmul(X, self.W)
-

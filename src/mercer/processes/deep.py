@@ -78,7 +78,7 @@ class Deep(Process):
         num_inducing: int = 100,
         width: int | None = None,
         *,
-        kernel: Callable[[Array, float], Kernel] = RBF,
+        kernel: Callable[[Array], Kernel] = RBF,
         num_samples: int = 100,
         training_samples: int = 1,
         key: PRNGKeyArray,
@@ -87,7 +87,7 @@ class Deep(Process):
 
         Hidden layers have `width` outputs (by default D, at most 30) and the mean `mercer.means.Projection.pca`, and begin as
         that mean. The inducing points are centres of k-means, and their images under these means. `kernel` makes the kernel of
-        a layer from lengthscales, one for each column, and a variance: a class such as `mercer.kernels.Matern52`, or a function.
+        a layer from lengthscales, one for each column: a class such as `mercer.kernels.Matern52`, or a function.
         """
         layers = layers_of(X, num_layers, num_outputs, num_inducing, width, kernel, key)
         return cls(layers, num_samples, training_samples)
@@ -114,8 +114,9 @@ class Deep(Process):
         Each activation makes a layer, with a variable of `mercer.inducing.Activated` for each unit and an output for each row
         of the next `Linear`. The functions of the variables are `activation` (by default `Softplus()`, whatever the network
         has) with degrees below `levels`. What they miss of the network's units is the mean of the prior,
-        `mercer.processes.Remainder`, and is not trained. `kernel`, one for all layers or one for each, is homogeneous of
-        degree 1; by default `ArcCosine`, with the variance under which the network is what the prior expects.
+        `mercer.processes.Remainder`, and is not trained. Of a network of `mercer.processes.ActivatedUnits` they miss nothing.
+        `kernel`, one for all layers or one for each, is homogeneous of degree 1; by default `ArcCosine`, with the variance
+        under which the network is what the prior expects.
         """
         layers = layers_of_network(module, kernel, activation, levels, input_shape)
         return cls(layers, num_samples, training_samples)
@@ -223,9 +224,7 @@ class Deep(Process):
         return functools.reduce(DeepDraw, draws)
 
 
-def _drawn(
-    layer: Process, values: Float[Array, "S N D"], key: PRNGKeyArray, num: int = 1
-) -> Float[Array, "S2 N P"]:
+def _drawn(layer: Process, values: Float[Array, "S N D"], key: PRNGKeyArray, num: int = 1) -> Float[Array, "S2 N P"]:
     """`num` draws of the layer for each row of each pass, independent of all others; jointly over outputs that covary."""
     key_layer, key_noise, key_component = jax.random.split(key, 3)
     covariance: Layout = "diag" if layer.joint_layout == "inputs" else "outputs"

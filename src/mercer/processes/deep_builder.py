@@ -1,15 +1,18 @@
 """The layers of a deep process for given inputs, at values from which training goes well.
 
-All layers but the last have a mean that passes the input on, and begin as that mean with next to no variance; the last has
-mean 0 and begins at its prior (Salimbeni and Deisenroth, 2017). So a deep process begins as a shallow one.
+All layers but the last have a mean that passes the input on, and begin with a q(u) of next to no variance; the last has mean 0
+and begins at its prior (Salimbeni and Deisenroth, 2017).
+
+Two of these values matter for what more layers gain (docs/how-to/deep.md has the figures). From a small variance of their
+kernels, as in GPflux, hidden layers have hardly begun to bend when training ends. And from a q(u) with next to no variance the
+bound is worse for long (Adam lets it grow slowly, probably as it remembers how steep the divergence was), but predictions
+are better.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import validation
@@ -21,8 +24,6 @@ from mercer.processes.sparse import Sparse
 from mercer.validation import AnyArray
 
 _WIDEST = 30  # hidden layers by default
-_SCALE = 1.0
-_VARIANCE = 1.0  # of the kernels of hidden layers
 _ROOT = 1e-5  # of the covariance of q(u) in hidden layers, times the identity
 
 
@@ -32,7 +33,7 @@ def layers_of(
     num_outputs: int,
     num_inducing: int,
     width: int | None,
-    kernel: Callable[[Array, float], Kernel],
+    kernel: Callable[[Array], Kernel],
     key: PRNGKeyArray,
 ) -> list[Sparse]:
     """Sparse posteriors, one for each layer, as `Deep.of` says."""
@@ -48,19 +49,19 @@ def layers_of(
     for _ in range(num_layers - 1):
         mean = Projection.pca(X, width)
         q_sqrt = jnp.broadcast_to(_ROOT * jnp.eye(len(Z), dtype=Z.dtype), (width, len(Z), len(Z)))
-        layers.append(Sparse(GP(_kernel(kernel, X, _VARIANCE), mean), Points(Z), width, q_sqrt=q_sqrt))
+        layers.append(Sparse(GP(_kernel(kernel, X), mean), Points(Z), width, q_sqrt=q_sqrt))
         # The inputs and the inducing points of the next layer are what this one makes of them at the start.
         X, Z = mean(X), mean(Z)
-    return [*layers, Sparse(GP(_kernel(kernel, X, 1.0)), Points(Z), num_outputs)]
+    return [*layers, Sparse(GP(_kernel(kernel, X)), Points(Z), num_outputs)]
 
 
-def _kernel(kernel: Callable[[Array, float], Kernel], X: Float[Array, "N D"], variance: float) -> Kernel:
-    """The kernel with a lengthscale for each column: the root of the number of columns."""
+def _kernel(kernel: Callable[[Array], Kernel], X: Float[Array, "N D"]) -> Kernel:
+    """A kernel of variance 1 with a lengthscale for each column, at first the root of the number of columns."""
     D = X.shape[1]
-    made = kernel(jnp.full(D, _SCALE * D**0.5, X.dtype), variance)
+    made = kernel(jnp.full(D, D**0.5, X.dtype))
     if not isinstance(made, Kernel):
         raise ValueError(
-            "Deep.of: kernel expects a function from lengthscales and a variance to a kernel of one output, "
-            f"got {type(made).__name__}"
+            "Deep.of: kernel expects a function from lengthscales to a kernel of one output, "
+            f"it gave {type(made).__name__}"
         )
     return made
