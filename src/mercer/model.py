@@ -54,13 +54,13 @@ class Model(Module):
 
     def _weighted_values(self, X: Any, Y: Any, key: PRNGKeyArray | None) -> tuple[Gaussian | Mixture, Array] | None:
         """The posterior at draws of latent inputs of each row, and their log weights."""
-        key_inputs, key = jax.random.split(jax.random.key(0) if key is None else key)
+        key = jax.random.key(0) if key is None else key
         X = validation.inputs(X) if is_array(X) else X
         checked = validation.outputs(Y, len(Y), discrete=self.likelihood.discrete)
-        found = cast(self.posterior, dtype_of(X) or checked.dtype).weighted_inputs(X, checked, key=key_inputs)
+        found = self.posterior.weighted_inputs(X, checked, key=jax.random.fold_in(key, 1))
         if found is None:
             return None
-        draws, log_weights = found
+        draws, log_weights = (array.astype(dtype_of(X) or checked.dtype) for array in found)
         flat = self.posterior.predict(draws.reshape(-1, draws.shape[-1]), self.likelihood.layout, key=key).as_mixture()
         means, covs = (array.reshape(-1, *draws.shape[:2], *array.shape[2:]) for array in (flat.means, flat.covs))
         # [K, S, N, ...] of K components at each of S draws

@@ -243,6 +243,8 @@ def test_errors():
     line = mc.means.Linear(np.ones((Q, P)))
     with pytest.raises(ValueError, match="a constant mean, got RBF with Points and Linear"):
         CollapsedELBO().bound(model(mean=line), None, Y)
+    with pytest.raises(ValueError, match="latent inputs go in front of all layers"):
+        mc.Deep([of.posterior])
     with pytest.raises(ValueError, match="observations expects a Gaussian likelihood"):
         model(mc.likelihoods.StudentT()).observations(MEAN)
 

@@ -24,6 +24,7 @@ from mercer.processes.base import Function, Process, predict_for_each
 from mercer.processes.deep_builder import layers_of
 from mercer.processes.from_network import layers_of_network
 from mercer.processes.gaussian import Gaussian, Mixture
+from mercer.processes.uncertain import Uncertain
 from mercer.validation import AnyArray
 
 
@@ -52,6 +53,11 @@ class Deep(Process):
         for number, layer in enumerate(self.layers):
             if not isinstance(layer, Process):
                 raise ValueError(f"Deep: layer {number} expects a process, got {type(layer).__name__}")
+            if isinstance(layer, Uncertain):
+                raise ValueError(
+                    f"Deep: layer {number} is Uncertain, and latent inputs go in front of all layers, as in "
+                    "Uncertain(Deep(layers), inputs)"
+                )
         for name in ("num_samples", "training_samples"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"Deep: {name} expects a whole number, at least 1, got {getattr(self, name)!r}")
