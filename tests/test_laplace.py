@@ -76,7 +76,7 @@ def curvature(network, likelihood, targets):
     return -jax.hessian(log_likelihood)(jnp.zeros(phi.shape[-1]))
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_classes_have_the_curvature_of_their_likelihood(whole):
     module = eqx.nn.MLP(2, 3, 4, 1, activation=jnp.tanh, key=KEY)
     last = eqx.nn.Linear(4, 3, key=KEY)

@@ -22,18 +22,18 @@ def blocks(path):
 FILES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if blocks(path)]
 
 
-# A quarter of a minute each, or more.
-LONG = ("gvi.md", "images.md", "interdomain.md", "multiple-outputs.md", "scikit-learn.md")
+# Five seconds or more each.
+LONG = ("gvi.md", "images.md", "interdomain.md", "multiple-outputs.md", "scikit-learn.md", "networks.md", "deep.md")
 LONG += (
-    "latent-inputs.md",
-    "conditional-densities.md",
     "classification.md",
     "extending.md",
     "sparse-regression.md",
     "index.md",
     "sphere.md",
     "activated.md",
+    "sphere-data.md",
 )
+LONG += ("latent-inputs.md", "conditional-densities.md", "uncertain-inputs.md")
 # An extra that the tests do without.
 NEEDS = {"other-spaces.md": "geometric_kernels"}
 CASES = [pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else []) for path in FILES]

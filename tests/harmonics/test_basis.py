@@ -105,6 +105,7 @@ def test_float32_and_derivatives():
     np.testing.assert_allclose(jnp.vdot(jax.grad(total)(X), direction), slope, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_float32_far_up():
     X = points(20, 3).astype(np.float32)
     assert np.isfinite(np.asarray(SphericalHarmonics(3, 60)(X))).all()

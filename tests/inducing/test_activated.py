@@ -136,6 +136,7 @@ def test_covariances_are_those_of_explicit_harmonics(activation, kernel):
     close(Kuf(variables, 2.0 * kernel, X), uf)
 
 
+@pytest.mark.slow
 def test_other_spheres():
     """The circle, the sphere itself without an extension, and 60 dimensions, with the fewest harmonics that say something."""
     for d, kernel in ((2, mc.kernels.SphericalMatern32(0.7)), (4, mc.kernels.SphericalArcCosine(1, 2))):
@@ -241,6 +242,7 @@ def test_weights_of_other_variables():
         close(q.with_weights(weights).predict(X[:, :1]).mean, q.Kuf(X[:, :1]).T @ weights)
 
 
+@pytest.mark.slow
 def test_a_network_of_rectified_units_is_the_limit():
     """With more levels the mean tends to V^T max(0, weight x + bias): the error falls as levels^-3/2 in the mean square."""
     weight, bias, V = _rng.normal(size=(8, 2)), _rng.normal(size=8), _rng.normal(size=(8, 1))
@@ -278,6 +280,7 @@ def test_the_collapsed_bound_is_the_best():
     assert bound < evidence < objective.upper_bound(model, X, Y)
 
 
+@pytest.mark.slow
 def test_training_with_other_likelihoods_and_several_outputs():
     counts = np.abs(np.round(3.0 * Y)).astype(float)
     model = mc.Model(process(), mc.likelihoods.Poisson())
@@ -291,6 +294,7 @@ def test_training_with_other_likelihoods_and_several_outputs():
         assert mc.elbo(fitted.model, X, outputs) > mc.elbo(model, X, outputs)
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_of_the_posterior():
     """Of functions of the prior with their variables, and of the posterior by Matheron's rule."""
     variables, at = Activated(W[:3], Softplus(), 6), X[:4]

@@ -162,6 +162,7 @@ def test_levels_that_vanish_are_skipped():
 
 
 @pytest.mark.parametrize(("kernel", "inputs"), [pytest.param(ZONAL, X, marks=pytest.mark.slow), (EXTENSION, FLAT)])
+@pytest.mark.slow
 def test_draws_of_prior_and_posterior(kernel, inputs):
     """Mean and covariance within five standard errors of 600 draws."""
     start = model_of(kernel, SphericalHarmonics(3, 4, 12))

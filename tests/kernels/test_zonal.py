@@ -126,6 +126,7 @@ def test_draws_have_the_kernel_as_covariance(name):
     assert np.all(np.abs(found - K) < 5 * errors + 0.03 * K[0, 0])  # few random functions stand for all high levels
 
 
+@pytest.mark.slow
 def test_draws_in_high_dimension_and_float32():
     X = jnp.asarray(on_sphere(3, 100), jnp.float32)
     draws = kernels.SphericalMatern32(2.0).draw(100, 2000, key=jax.random.key(0))(X)

@@ -91,9 +91,10 @@ def layer(outputs=1, seed=0):
     )
 
 
-@pytest.mark.parametrize(
-    "likelihood", [mc.likelihoods.Gaussian(0.05), mc.likelihoods.Bernoulli()], ids=["real", "binary"]
-)
+BINARY = pytest.param(mc.likelihoods.Bernoulli(), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("likelihood", [mc.likelihoods.Gaussian(0.05), BINARY], ids=["real", "binary"])
 def test_deep_processes(likelihood):
     X = np.linspace(-3.0, 3.0, 3)[:, None]  # beyond the inducing points, where a layer is not determined by them
     batch = Batch(X, jnp.asarray((Y > 0.0).astype(float)), complete=True)

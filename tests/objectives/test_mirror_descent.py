@@ -145,7 +145,7 @@ def functional_bound(objective, of, inputs):
     return risk + mc.divergences.KL().joint(q, p) / 12
 
 
-@pytest.mark.parametrize("beta", [0.01, 0.5])
+@pytest.mark.parametrize("beta", [pytest.param(0.01, marks=pytest.mark.slow), 0.5])
 def test_closed_form_agrees_with_the_bound_for_any_likelihood(beta):
     # Where the data are the measurement points, KL[q || q^] and the bound are of the same values: from q their gradients agree.
     objective = descent(prior=mc.GP(ROUGH), measurement=measurement.Points(X), beta=beta, decay=0.0)
@@ -374,6 +374,7 @@ class TestFBNN:
         expected = -np.linalg.solve(root @ root.T, (samples - 1.0).T).T
         assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.9
 
+    @pytest.mark.slow
     def test_trains_and_is_wider_than_the_posterior(self):
         exact = mc.Conditioned(PRIOR, X, Y, NOISE).predict(X)
         objective = FBNN(PRIOR, measurement.Box(-2.5, 2.5, 10), num_samples=50)

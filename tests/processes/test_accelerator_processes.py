@@ -58,7 +58,7 @@ def with_gradients(function):
     return compute
 
 
-@pytest.mark.parametrize("name", ["separate", "one set of points"])
+@pytest.mark.parametrize("name", mostly_slow(["separate", "one set of points"], "one set of points"))
 def test_sparse_posteriors(both_ways, name):
     process = PROCESSES[name]()
 

@@ -158,6 +158,7 @@ def test_a_convolutional_network(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_single_precision():
     """In 40 dimensions, too, where eigenvalues of high levels are so small that the slope of 1 / lambda is not finite."""
     network = MLP(40, 1, 5, 1, activation=jax.nn.softplus, dtype=jnp.float32, key=KEYS[0])

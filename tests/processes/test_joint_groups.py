@@ -78,6 +78,7 @@ def test_with_points_at_the_data_the_best_one_is_exact_where_outputs_are_missing
     np.testing.assert_allclose(mc.elbo(fitted, X, Y), bounds["joint"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_trained_saved_and_drawn_from(tmp_path):
     long = np.column_stack([np.tile(X, (3, 1)), np.repeat(np.arange(3.0), 9)])
     y = Y.T.reshape(-1, 1)

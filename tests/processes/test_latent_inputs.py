@@ -174,6 +174,7 @@ def test_missing_entries_of_new_rows(circle):
     np.testing.assert_array_equal(again.bounds, found.bounds)
 
 
+@pytest.mark.slow
 def test_a_dimension_that_is_not_needed_is_switched_off():
     angle = RANDOM.uniform(-1.0, 1.0, 40)
     lines = angle[:, None] * np.array([1.0, -0.5, 0.3, 0.8]) + 0.05 * RANDOM.normal(size=(40, 4))
@@ -249,6 +250,7 @@ def test_errors():
         model(mc.likelihoods.StudentT()).observations(MEAN)
 
 
+@pytest.mark.slow
 def test_a_deep_process_at_latent_inputs():
     """Both bounds train it, a row at a time, and an encoder of new rows goes with it."""
     passing = mc.Sparse(mc.GP(mc.kernels.RBF(1.0), mc.means.Linear(np.eye(Q))), mc.inducing.Points(Z), num_outputs=Q)
