@@ -210,9 +210,8 @@ class TestModel:
         np.testing.assert_array_equal(model.predict(new)["mean"], loaded.predict(new)["mean"])
         assert loaded.columns.pairs == (("lat", "lon"),)
 
-    @pytest.mark.parametrize(
-        "task", ["binary", *(pytest.param(task, marks=pytest.mark.slow) for task in ("sparse", "counts"))]
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("task", ["sparse", "binary", "counts"])
     def test_other_models(self, task):
         y = {"sparse": field(LATITUDE, LONGITUDE), "counts": RNG.poisson(3.0, N), "binary": np.arange(N) % 2}[task]
         settings = dataclasses.replace(QUICK, max_exact=0) if task == "sparse" else QUICK
