@@ -43,7 +43,7 @@ def deep(X: np.ndarray, outputs: int) -> mc.Model:
 
 
 def trained(model: mc.Model, X: np.ndarray, Y: np.ndarray) -> mc.Model:
-    """Natural gradients in the last layer, Adam for the rest."""
+    """By Adam, with a rate that falls."""
     optimiser = optax.adam(optax.cosine_decay_schedule(0.02, 3000))
     return mc.fit(model, mc.objectives.ELBO(), (X, Y), steps=3000, optimiser=optimiser, key=jax.random.key(0)).model
 

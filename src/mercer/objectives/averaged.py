@@ -31,7 +31,9 @@ class AveragedTerms(NamedTuple):
     noise: Float[Array, "S n"]
 
     @classmethod
-    def of(cls, posterior: Sparse, x: Normal, residual: Array, observed: Array, noise: Array, shared: bool) -> Any:
+    def of(
+        cls, posterior: Sparse, x: Normal, residual: Array, observed: Array, noise: Array, shared: bool
+    ) -> "AveragedTerms":
         """`shared` says that all outputs have the same precisions."""
         pair = posterior.structure.pairs[0]
         operator = Kuu(*pair)
