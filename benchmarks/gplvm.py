@@ -174,9 +174,9 @@ def missing(arguments) -> None:
 def digits(arguments) -> None:
     """Digits with an encoder: errors of the nearest neighbour among new digits, and halves of digits that are missing."""
     data = np.load(data_folder() / "images" / "mnist.npz")
-    Y = (data["X_train"].reshape(-1, 784)[: arguments.rows].astype(np.float32)) / 255.0
+    Y = (data["x_train"].reshape(-1, 784)[: arguments.rows].astype(np.float32)) / 255.0
     labels = data["y_train"][: arguments.rows]
-    new, of_new = data["X_test"].reshape(-1, 784)[:1000].astype(np.float32) / 255.0, data["y_test"][:1000]
+    new, of_new = data["x_test"].reshape(-1, 784)[:1000].astype(np.float32) / 255.0, data["y_test"][:1000]
     dimension = arguments.dimension
     encoder = eqx.nn.MLP(784, 2 * dimension, 256, 2, key=jax.random.key(0))
     model = mc.gplvm(Y, dimension, arguments.points, encoder=encoder)
@@ -192,7 +192,7 @@ def digits(arguments) -> None:
         optimiser=optax.adam(schedule),
         key=jax.random.key(1),
         every=500,
-        callbacks=lambda progressed: print(f"  step {progressed.step}: {progressed.loss:.2f}", flush=True),
+        callbacks=lambda progressed: print(f"  step {progressed.step}: {np.mean(progressed.history[-100:]):.2f}", flush=True),
     ).model
     seconds = time.perf_counter() - began
     inputs, kernel = fitted.posterior.inputs, fitted.posterior.process.prior.kernel

@@ -53,7 +53,7 @@ PAPER = {
 }
 # the log-likelihood of FBNN, as Sun et al. (2019) have it
 FBNN_PUBLISHED = {"bostonHousing": -2.30, "concrete": -3.10, "energy": -0.68, "yacht": -1.03}
-ADAM = optax.adam(3e-3)
+ADAM, PRETRAINING, LBFGS = optax.adam(3e-3), optax.adam(0.02), optax.lbfgs()
 
 
 def snelson(arguments) -> None:
@@ -118,8 +118,8 @@ def pretrained(X, Y, seed, num):
     kernel = mc.kernels.RBF(np.full(X.shape[1], X.shape[1] ** 0.5))
     start = mc.Model(mc.GP(kernel), mc.likelihoods.Gaussian(0.1))
     data = X[rows], Y[rows]
-    steps, rate = (1000, 0.02) if num <= 1000 else (300, 0.06)
-    return mc.fit(start, mc.objectives.MarginalLikelihood(), data, steps=steps, optimiser=optax.adam(rate)).model
+    steps, optimiser = (1000, PRETRAINING) if num <= 1000 else (40, LBFGS)
+    return mc.fit(start, mc.objectives.MarginalLikelihood(), data, steps=steps, optimiser=optimiser).model
 
 
 def uci(arguments) -> None:
