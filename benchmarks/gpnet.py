@@ -144,6 +144,7 @@ def uci(arguments) -> None:
                 "M": M,
                 "prior": prior,
                 "form": arguments.form,
+                "falling": arguments.falling,
                 "steps": arguments.steps,
                 "scores": rows,
             }
@@ -171,6 +172,7 @@ def trained_at_once(splits, learned, M, beta, decay, mode, arguments):
     params, fixed = eqx.partition(free, trainable(stacked))
     arrays, rest = eqx.partition(fixed, eqx.is_array)
     batch_size = min(500, X.shape[1])
+    adam = optax.adam(optax.cosine_decay_schedule(3e-3, arguments.steps, 0.01)) if arguments.falling else ADAM
 
     def step(carry, number, arrays, X, Y, seed):
         params, state = carry
@@ -183,7 +185,7 @@ def trained_at_once(splits, learned, M, beta, decay, mode, arguments):
             return objective.value_in_training(model, batch, Context(number, whole, None), key=key)[0]
 
         value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = ADAM.update(gradient, state)
+        updates, state = adam.update(gradient, state)
         return (optax.apply_updates(params, updates), state), value
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -193,7 +195,7 @@ def trained_at_once(splits, learned, M, beta, decay, mode, arguments):
 
         return jax.lax.scan(body, carry, first + jnp.arange(arguments.every))
 
-    carry = params, jax.vmap(ADAM.init)(params)
+    carry = params, jax.vmap(adam.init)(params)
     for first in range(0, arguments.steps, arguments.every):
         begin = time.perf_counter()
         carry, values = chunk(carry, jnp.asarray(first), arrays, X, Y)
@@ -378,6 +380,7 @@ def main() -> None:
     parser.add_argument("--hyperparameters", choices=["online", "marginal"], default="marginal")
     parser.add_argument("--prior", choices=["before", "along", "both"], help="when it is trained; as in the paper")
     parser.add_argument("--rows", type=int, default=1000, help="of uci, that a prior is trained on before")
+    parser.add_argument("--falling", action="store_true", help="uci: the rate of Adam falls along a cosine")
     parser.add_argument("--jitter", type=float, default=None)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--out", type=Path, default=Path("gpnet.jsonl"))
