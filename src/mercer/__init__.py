@@ -40,7 +40,7 @@ from mercer.training import fit
 
 __version__ = "0.1.0"
 
-_WHEN_USED = ("sklearn", "tabular")  # packages that need an extra, or take long to import
+_WHEN_USED = ("experiments", "sklearn", "tabular")  # packages that need an extra, or take long to import
 
 
 def __getattr__(name: str) -> Any:

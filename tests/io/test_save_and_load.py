@@ -23,6 +23,8 @@ from jaxtyping import Array, Float
 
 import mercer as mc
 from mercer import io, objectives, tabular
+from mercer.experiments import from_yaml, to_yaml
+from mercer.experiments.building import Attributes
 from mercer.io import archive, registry
 from mercer.io.tables import read_table
 from mercer.kernels import spaces
@@ -45,6 +47,8 @@ import likelihood_cases
 from kernel_instances import KERNELS
 from multioutput_instances import MULTIOUTPUT
 from zonal_instances import ZONAL
+
+from cases import mostly_slow
 
 io.register(likelihood_cases.noise)
 
@@ -302,6 +306,7 @@ VALUES = [
     Progressed(2, np.array([3.0, 2.0]), jnp.tanh),
     NaturalGradient(0.5),
     EarlyStopping(patience=7),
+    Attributes(".posterior.prior"),
     COLUMNS,
     *COLUMNS.encoders,
     tabular.Place("lat", "lon", (0.1, 0.2, 0.3), True),
@@ -520,6 +525,18 @@ def test_predictions_are_the_same(name, there_and_back):
     back = there_and_back(model)
     assert_same(model.predict(inputs), back.predict(inputs))
     assert_same(model.posterior.predict(inputs, "full"), back.posterior.predict(inputs, "full"))
+
+
+@pytest.mark.slow
+def test_every_class_comes_back_from_yaml():
+    for value in [*VALUES, *functions()]:
+        assert eqx.tree_equal(from_yaml(to_yaml(value)), value, typematch=True), type(value).__name__
+
+
+@pytest.mark.parametrize("name", mostly_slow(MODELS, "single precision", "sparse"))
+def test_predictions_are_the_same_after_yaml(name):
+    model, inputs = MODELS[name], X.astype(np.float32) if name == "single precision" else X
+    assert_same(model.predict(inputs), from_yaml(to_yaml(model)).predict(inputs))
 
 
 @pytest.mark.parametrize("name", NETWORKS)

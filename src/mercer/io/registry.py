@@ -123,6 +123,16 @@ def function_name(function: Any) -> str | None:
     return _name_in(function, _functions, _pure())
 
 
+def registered() -> list[tuple[str, type]]:
+    """The classes that users registered, with their names."""
+    return list(_classes.items())
+
+
+def function_names() -> list[str]:
+    """The names of all functions that are known."""
+    return [*_functions, *_pure()]
+
+
 def find_class(name: Any) -> type:
     """The class of a name."""
     if isinstance(name, str) and name.startswith("mercer.") and name not in _mercer():
