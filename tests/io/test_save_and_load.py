@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 import mercer as mc
 from mercer import io, objectives, tabular
 from mercer.experiments import from_yaml, to_yaml
-from mercer.experiments.building import Attributes
+from mercer.experiments.building import Attributes, same
 from mercer.io import archive, registry
 from mercer.io.tables import read_table
 from mercer.kernels import spaces
@@ -486,8 +486,9 @@ def public_classes():
         if not module.name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
-    # The records of mercer.io read files, and are none that files hold.
-    names = [name for name in sys.modules if name.startswith("mercer.") and not name.startswith("mercer.io")]
+    # The records of mercer.io and mercer.experiments are of files, and none that files hold.
+    of_files = ("mercer.io", "mercer.experiments")
+    names = [name for name in sys.modules if name.startswith("mercer.") and not name.startswith(of_files)]
     for module in (sys.modules[name] for name in names):
         for name, cls in vars(module).items():
             if inspect.isclass(cls) and cls.__module__.startswith("mercer.") and not inspect.isabstract(cls):
@@ -530,7 +531,7 @@ def test_predictions_are_the_same(name, there_and_back):
 @pytest.mark.slow
 def test_every_class_comes_back_from_yaml():
     for value in [*VALUES, *functions()]:
-        assert eqx.tree_equal(from_yaml(to_yaml(value)), value, typematch=True), type(value).__name__
+        assert same(from_yaml(to_yaml(value)), value), type(value).__name__
 
 
 @pytest.mark.parametrize("name", mostly_slow(MODELS, "single precision", "sparse"))

@@ -42,9 +42,9 @@ def _app():
         import typer  # noqa: F401
     except ImportError as error:
         raise ImportError(_INSTALL) from error
-    from mercer.cli.commands import app
+    from mercer.cli import experiments
 
-    return app
+    return experiments.app
 
 
 def _explained(error: Exception) -> tuple[str, int]:
@@ -53,7 +53,11 @@ def _explained(error: Exception) -> tuple[str, int]:
     from mercer.io.tables import TableError
 
     said = _with_options(" ".join(str(error).split())[:1000])
-    if isinstance(error, TableError | FormatError) or (isinstance(error, ImportError) and "pip install" in said):
+    if (
+        isinstance(error, TableError | FormatError)
+        or type(error).__name__ == "ConfigurationError"
+        or (isinstance(error, ImportError) and "pip install" in said)
+    ):
         return said, 1
     if isinstance(error, FileNotFoundError) and error.filename is None:
         return f"{said}; check the path", 1

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from mercer.tabular.table_model import TableModel
 
 app = typer.Typer(
-    help="Gaussian processes for tables: fit a model to a csv or parquet file, predict with it, look into it.",
+    help="Gaussian processes for tables: fit a model to a csv or parquet file, predict with it, look into it. And experiments "
+    "with any model, from YAML.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,7 +49,7 @@ class _Method(enum.StrEnum):
     sparse = "sparse"
 
 
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="A model that `mercer fit` has saved.")]
 
 
@@ -99,7 +100,7 @@ def fit(
     inducing: Annotated[int | None, typer.Option(min=1, help="Inducing points of a sparse model, at most.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the optimiser, at most.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="What all random choices follow from.")] = 0,
-    quiet: _Quiet = False,
+    quiet: Quiet = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with a run that was cut off.")] = False,
 ) -> None:
     """Fit a model to a table, score it on rows held out, and save it."""
@@ -180,7 +181,7 @@ def predict(
         typer.Option("--out", "-o", metavar="FILE", help="A .csv or .parquet file; by default, csv is printed."),
     ] = None,
     level: Annotated[float, typer.Option(help="The share of values that intervals should hold.")] = 0.9,
-    quiet: _Quiet = False,
+    quiet: Quiet = False,
 ) -> None:
     """Predict the rows of a table: mean, standard deviation and interval; or the probability of each class."""
     if not 0.0 < level < 1.0:
@@ -213,7 +214,7 @@ def show(
         Path | None,
         typer.Option(metavar="DATA", help="A table with the target, to score instead of the rows held out."),
     ] = None,
-    quiet: _Quiet = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show what is in a model: the kernel in words, the relevance of columns, noise, scores; and a picture."""
     from mercer.tabular import describe, plots

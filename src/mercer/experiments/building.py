@@ -5,9 +5,11 @@ fields, as `mercer.save` has them, with arrays as lists of numbers. So what is r
 well is.
 """
 
+import dataclasses
 import functools
 import hashlib
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -100,28 +102,30 @@ class Builder:
         return said
 
     def _object(self, said: Spec, path: Path) -> Any:
-        entry, given = said.entry, said.arguments()
-        keywords = {}
-        positional: tuple[Any, ...] = ()
-        for parameter in entry.parameters:
+        keywords = self.arguments(said, path)
+        variadic = [item for p in said.entry.parameters if p.variadic for item in keywords.pop(p.name, ())]
+        return self.called(said.entry.target, tuple(variadic), keywords, path)
+
+    def arguments(self, said: Spec, path: Path) -> dict[str, Any]:
+        """The arguments of a constructor, by name, with a random key where one is needed and none is given."""
+        given, made = said.arguments(), {}
+        for parameter in said.entry.parameters:
+            place = (*path, parameter.name)
             if parameter.name in given:
-                value = self.build(given[parameter.name], (*path, parameter.name), parameter.hint)
-                if is_key(parameter.hint) and isinstance(value, int):
-                    value = jax.random.key(value)
-                if parameter.variadic:
-                    positional = tuple(value)
-                else:
-                    keywords[parameter.name] = value
+                value = self.build(given[parameter.name], place, parameter.hint)
+                is_seed = is_key(parameter.hint) and isinstance(value, int)
+                made[parameter.name] = jax.random.key(value) if is_seed else value
             elif is_key(parameter.hint) and parameter.default is EMPTY:
-                keywords[parameter.name] = self.key_at((*path, parameter.name))
-        return self._called(entry.target, positional, keywords, path)
+                made[parameter.name] = self.key_at(place)
+        return made
 
     def key_at(self, path: Path) -> jax.Array:
         """A random key that follows from the place."""
         digest = hashlib.sha256("/".join(map(str, path)).encode()).digest()
         return jax.random.fold_in(self.key, int.from_bytes(digest[:4], "big"))
 
-    def _called(self, target: Any, positional: tuple[Any, ...], keywords: dict[str, Any], path: Path) -> Any:
+    def called(self, target: Any, positional: tuple[Any, ...], keywords: dict[str, Any], path: Path) -> Any:
+        """What a constructor gives; an error says the place."""
         try:
             return target(*positional, **keywords)
         except ConfigurationError:
@@ -197,12 +201,12 @@ class Writer:
             return None
         said: dict[str, Any] = {"type": name}
         for parameter in entry.parameters:
-            if is_key(parameter.hint) or not hasattr(value, parameter.name):
-                if parameter.default is EMPTY:
-                    return None
-                continue
-            given = getattr(value, parameter.name)
-            said[parameter.name] = self.plain(given, known().schemas.place(parameter))
+            with warnings.catch_warnings(action="ignore"):  # of names that are deprecated
+                given = EMPTY if is_key(parameter.hint) else getattr(value, parameter.name, EMPTY)
+            if given is not EMPTY:
+                said[parameter.name] = self.plain(given, known().schemas.place(parameter))
+            elif parameter.default is EMPTY:
+                return None
         if not _makes(said | {"type": entry.full_name}, value):
             return None
         for parameter in entry.parameters:  # what need not be said is not
@@ -224,14 +228,24 @@ def _makes(said: dict[str, Any], value: Any) -> bool:
         made = Builder(document, {}, jax.random.key(0)).build(known().anything.validate_python(document.value), ())
     except (ConfigurationError, ValidationError):
         return False
-    return type(made) is type(value) and _same(made, value)
+    return type(made) is type(value) and same(made, value)
 
 
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return bool(eqx.tree_equal(one, other, typematch=True))
-    except Exception:  # what cannot be compared is not the same
+def same(one: Any, other: Any) -> bool:
+    """Whether two objects are equal in all that is fixed and in every bit of their arrays."""
+    (leaves, structure), (others, its_structure) = jax.tree.flatten(one), jax.tree.flatten(other)
+    return structure == its_structure and all(map(_same_leaf, leaves, others))  # type: ignore[operator]
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
         return False
+    if isinstance(one, jax.Array | np.ndarray | np.generic) and not _is_random_key(one):
+        left, right = np.asarray(one), np.asarray(other)
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    if dataclasses.is_dataclass(one):  # that is no pytree
+        return all(same(value, getattr(other, name)) for name, value in vars(one).items())
+    return bool(np.all(one == other))
 
 
 def _is_random_key(value: Any) -> bool:

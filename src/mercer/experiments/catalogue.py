@@ -7,6 +7,7 @@ the same name, the longer one tells them apart (`kernels.Linear`, `means.Linear`
 its name, and under the whole.
 """
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -18,6 +19,7 @@ import equinox as eqx
 import optax
 
 from mercer import inducing
+from mercer.experiments import data, stages
 from mercer.io import registry
 
 EMPTY = inspect.Parameter.empty
@@ -46,7 +48,8 @@ _PACKAGES = (
 _SELECTIONS = (inducing.greedy_variance, inducing.kmeans, inducing.random_subset, inducing.random_patches)
 
 
-class Parameter(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Parameter:
     """A parameter of a constructor: its annotation, and its default or `EMPTY`."""
 
     name: str
@@ -99,15 +102,15 @@ def catalogue() -> Catalogue:
     """All that is known now."""
     for package in _PACKAGES:
         importlib.import_module(f"mercer.{package}")
-    return _catalogue(tuple(registry.registered()))
+    return _catalogue(tuple(registry.registered()), tuple(stages.STAGES.items()))
 
 
 @functools.lru_cache(maxsize=1)
-def _catalogue(registered: tuple[tuple[str, type], ...]) -> Catalogue:
-    return Catalogue(_entries(registered))
+def _catalogue(registered: tuple[tuple[str, type], ...], of_stages: tuple[tuple[str, Callable], ...]) -> Catalogue:
+    return Catalogue(_entries(registered, of_stages))
 
 
-def _entries(registered: tuple[tuple[str, type], ...]) -> Iterator[Entry]:
+def _entries(registered: tuple[tuple[str, type], ...], of_stages: tuple[tuple[str, Callable], ...]) -> Iterator[Entry]:
     public = [*_public(), *registered]
     for full_name, cls in public:
         yield Entry(full_name.rpartition(".")[2], full_name, cls, cls, _parameters(cls))
@@ -117,6 +120,13 @@ def _entries(registered: tuple[tuple[str, type], ...]) -> Iterator[Entry]:
     for function in _SELECTIONS:
         name = function.__name__
         yield Entry(name, f"mercer.inducing.{name}", function, Selected, _signature(function))
+    for name, function in vars(data).items():
+        if inspect.isfunction(function) and not name.startswith("_") and _said(function) is data.Data:
+            yield Entry(name, f"mercer.experiments.{name}", function, data.Data, _signature(function))
+    for cls in (data.Split, stages.Root):
+        yield Entry(cls.__name__, f"mercer.experiments.{cls.__name__}", cls, cls, _signature(cls))
+    for name, function in of_stages:
+        yield Entry(name, f"mercer.experiments.{name}", function, stages.Stage, _signature(function, skip=1))
     for name, function in vars(optax).items():
         gives = _made_by_optax(function)
         if gives is not None and not name.startswith("_"):
@@ -139,9 +149,13 @@ def _public() -> Iterator[tuple[str, type]]:
             yield f"equinox.nn.{name}", cls
 
 
+def _said(function: Callable[..., Any]) -> Any:
+    return inspect.signature(function).return_annotation
+
+
 def _returns(method: Any, cls: type) -> bool:
     """Whether a class method is another constructor."""
-    said = inspect.signature(method).return_annotation
+    said = _said(method)
     return inspect.isclass(method.__self__) and (
         said is typing.Self or said in (cls, cls.__name__, f'"{cls.__name__}"')
     )
@@ -169,7 +183,7 @@ def _parameters(cls: type) -> tuple[Parameter, ...]:
     hints = {field: kind for field, kind in _class_hints(cls).items()}
     found = _signature(cls.__init__, skip=1)
     vague = (Any, EMPTY)
-    return tuple(p._replace(hint=hints.get(p.name, p.hint)) if p.hint in vague else p for p in found)
+    return tuple(dataclasses.replace(p, hint=hints.get(p.name, p.hint)) if p.hint in vague else p for p in found)
 
 
 def _class_hints(cls: type) -> dict[str, Any]:

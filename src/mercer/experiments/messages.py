@@ -1,6 +1,7 @@
 """What is wrong with a configuration, in one sentence: the place, the line, what was expected, and the nearest name."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -79,7 +80,9 @@ def _said(path: Path, problem: Any, document: Any, settings: Any) -> tuple[Path,
         return place, f"there is no {context['tag']!r} here{nearest(context['tag'], _names(context['expected_tags']))}"
     if kind == "union_tag_not_found":
         return path, "'type' is missing, the name of what this is"
-    message = problem["msg"][:1].lower() + problem["msg"][1:]
+    message = f"expected {context['expected']}" if kind == "literal_error" else problem["msg"]
+    message = re.sub("^Input should be", "expected", message)
+    message = message[:1].lower() + message[1:]
     return path, f"{message}, got {brief(_at(document, path) if _is_in(document, path) else problem['input'])}"
 
 

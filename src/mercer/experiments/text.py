@@ -5,10 +5,11 @@ YAML 1.2, so that `1e-3` is a number and `no` is a text. A tag (`!!python/...`),
 small file beyond measure are refused.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -34,7 +35,8 @@ class ConfigurationError(ValueError):
     """A configuration that cannot be read: one sentence, with the place and the line where they are known."""
 
 
-class Document(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Document:
     """What a file says, and the line on which each value begins (from 1), by its path."""
 
     value: Any
@@ -66,7 +68,7 @@ def parse(text: str, name: str = "the configuration") -> Document:
         raise ConfigurationError(f"{name}: this is not YAML: {first}") from None
     document = Document(None, {}, name)
     value = _Reader(document).value(node, ()) if node is not None else None
-    return document._replace(value=value)
+    return dataclasses.replace(document, value=value)
 
 
 class _Reader:

@@ -313,7 +313,8 @@ def _defined_in(modules: Iterable[str]) -> Iterator[type]:
         for cls in list(vars(sys.modules[module]).values()):
             if inspect.isclass(cls) and cls.__module__ == module and not inspect.isabstract(cls):
                 is_public_record = _has_fields(cls) and not cls.__name__.startswith("_")
-                if issubclass(cls, eqx.Module) or (is_public_record and not module.startswith("mercer.io.")):
+                is_public_record &= not module.startswith(("mercer.io.", "mercer.experiments."))  # which are of files
+                if issubclass(cls, eqx.Module) or is_public_record:
                     yield cls
 
 

@@ -1,0 +1,140 @@
+"""Data of an experiment: where they come from, and which rows are for what.
+
+    {type: csv, path: houses.csv, target: price}             also parquet; all other columns that are numbers are inputs
+    {type: npz, path: sets.npz, inputs: X, targets: y}       arrays of a file of NumPy, and row numbers of its parts
+    {type: curve, number: 1}                                 one of the ten curves of paper 000
+
+A split says which rows are to train on, to choose by, and to test on; data that come with parts need none.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from mercer.datasets import NUM_CURVES, toy_curve
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Data:
+    """Rows, and the numbers of those in each part, which are None before a split.
+
+    `made` is for data that are drawn: what they are drawn from. Their last bits depend on the machine, and are not what they are.
+    """
+
+    X: Float[np.ndarray, "N D"]
+    Y: Float[np.ndarray, "N P"]
+    train: Int[np.ndarray, " A"] | None = None
+    validation: Int[np.ndarray, " B"] | None = None
+    test: Int[np.ndarray, " C"] | None = None
+    made: str | None = None
+
+    def part(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """X and Y of a part."""
+        rows = getattr(self, name)
+        return self.X[rows], self.Y[rows]
+
+    def fingerprint(self) -> str:
+        """A hash of all that is in here."""
+        values = (self.X, self.Y) if self.made is None else ()
+        digest = hashlib.sha256((self.made or "").encode())
+        for array in (*values, self.train, self.validation, self.test):
+            digest.update(b"-" if array is None else f"{array.dtype}{array.shape}".encode())
+            digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Shares of the rows for validation and for the test, at random; the rest is to train on."""
+
+    validation: float = 0.1
+    test: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (self.validation >= 0.0 and self.test >= 0.0 and self.validation + self.test < 1.0):
+            raise ValueError(f"the shares {self.validation} and {self.test} leave nothing to train on")
+
+    def __call__(self, data: Data) -> Data:
+        """The data in three parts."""
+        order = np.random.default_rng(self.seed).permutation(len(data.X))
+        first, second = round(self.test * len(order)), round((self.test + self.validation) * len(order))
+        test, validation, train = (np.sort(rows) for rows in np.split(order, [first, second]))
+        return dataclasses.replace(data, train=train, validation=validation, test=test)
+
+
+def curve(number: int, num: int = 1000, noise: float = 0.5, seed: int = 0) -> Data:
+    """One of the ten curves of paper 000 with noise, segments held out for the test, and rows for validation."""
+    if not 1 <= number <= NUM_CURVES:
+        raise ValueError(f"number expects one of 1 to {NUM_CURVES}, got {number}")
+    made = toy_curve(number, num=num, noise=noise, key=jax.random.key(seed))
+    validation, test = np.flatnonzero(made.validated), np.flatnonzero(made.held_out)
+    train = np.setdiff1d(np.arange(num), np.concatenate([validation, test]))
+    told = json.dumps(["curve", number, num, noise, seed])
+    return Data(np.asarray(made.X, float), np.asarray(made.Y, float), train, validation, test, told)
+
+
+def npz(
+    path: str,
+    inputs: str = "X",
+    targets: str = "y",
+    train: str | None = None,
+    validation: str | None = None,
+    test: str | None = None,
+    number: int | None = None,
+) -> Data:
+    """Arrays of a file of NumPy, by their names.
+
+    `train`, `validation` and `test` name arrays of row numbers, if there are any; where these have a row for each of several
+    splits, `number` says which.
+    """
+    with np.load(_existing(path), allow_pickle=False) as file:
+        parts = {"train": train, "validation": validation, "test": test}
+        asked = [name for name in (inputs, targets, *parts.values()) if name is not None]
+        missing = [name for name in asked if name not in file]
+        if missing:
+            raise ValueError(f"{path} has no array {missing[0]!r}; it has {', '.join(file.files)}")
+        arrays = {name: file[name] for name in asked}
+    X, Y = (np.asarray(arrays[name], float) for name in (inputs, targets))
+    rows: dict[str, Any] = {part: np.zeros(0, int) if train is not None else None for part in parts}
+    for part, name in parts.items():
+        if name is not None:
+            found = arrays[name] if number is None else arrays[name][number]
+            rows[part] = np.flatnonzero(found) if found.dtype == bool else found.astype(int)
+    return Data(X.reshape(len(X), -1), Y.reshape(len(Y), -1), **rows)
+
+
+def csv(path: str, target: str | Sequence[str], inputs: Sequence[str] | None = None) -> Data:
+    """Columns of numbers of a table; all but the targets are inputs unless they are named. (`mercer fit` takes other columns.)"""
+    from mercer.io.tables import read_table
+
+    table = read_table(_existing(path))
+    targets = [target] if isinstance(target, str) else list(target)
+    chosen = [name for name in table.names if name not in targets] if inputs is None else list(inputs)
+    return Data(_numbers(table, chosen, path), _numbers(table, targets, path))
+
+
+def parquet(path: str, target: str | Sequence[str], inputs: Sequence[str] | None = None) -> Data:
+    """As `csv`, of a parquet file."""
+    return csv(path, target, inputs)
+
+
+def _existing(path: str) -> Path:
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}")
+    return Path(path)
+
+
+def _numbers(table, names: Sequence[str], path: str) -> Float[np.ndarray, "N D"]:
+    columns = np.stack([table.column(name).numbers() for name in names], axis=1)
+    gone = np.flatnonzero(np.isnan(columns).any(axis=0))
+    if len(gone):
+        raise ValueError(f"{path}: column {names[gone[0]]!r} has missing values")
+    return columns

@@ -1,0 +1,227 @@
+"""An experiment: data, stages one after another, and scores. It is read from YAML, and each stage has a name that is its content.
+
+    seed: 0
+    data: {type: curve, number: 1}
+    stages:
+      prior: {type: select, kernel: RBF, M: {type: Root, of: 2}}
+      posterior: {type: fit, model: {...}, objective: {...}, steps: 2000}
+      tempered: {type: temper, model: $posterior.model}
+    scores: [nlpd, rmse]
+
+The hash of a stage is made of its settings, those of the stages that it refers to, the data, the seed and the precision. Two
+experiments whose stages have the same hash share its result.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+
+from mercer.experiments.building import Builder, Known, known
+from mercer.experiments.data import Data, Split
+from mercer.experiments.messages import explained, nearest
+from mercer.experiments.schema import Place, Spec
+from mercer.experiments.scores import SCORES
+from mercer.experiments.stages import Stage
+from mercer.experiments.text import ConfigurationError, Document, Path, parse, written
+
+FORMAT = 1  # of hashes: raised where the same configuration would give other results
+# What a reference may name beside stages.
+_DATA = ("X", "Y", "N", "D", "P")
+
+
+class _Settings(BaseModel):
+    """What is the same for all experiments."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    name: str = "experiment"
+    seed: int = 0
+    precision: Literal["float64", "float32"] = "float64"
+    standardise: list[Literal["X", "Y"]] = ["X", "Y"]
+
+
+@functools.lru_cache(maxsize=1)
+def _adapter(of_now: Known) -> TypeAdapter:
+    """Validates experiments with what can be named now."""
+    of_now.schemas.begun.clear()
+
+    def place(hint: Any) -> Any:
+        return Annotated[Any, Place(of_now.schemas, hint)]
+
+    fields: dict[str, Any] = {
+        "data": (place(Data), ...),
+        "split": (place(Split | None), None),
+        "stages": (dict[str, place(Stage)], ...),  # type: ignore[misc]
+        "scores": (list[Literal[tuple(SCORES)]], ["nlpd", "rmse"]),  # type: ignore[misc]
+    }
+    model = create_model("Experiment", __base__=_Settings, __doc__="An experiment of mercer.", **fields)
+    return TypeAdapter(model)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of experiments, for completion in editors."""
+    found = _adapter(known()).json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "a mercer experiment", **found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A configuration that is valid, with the data not yet read."""
+
+    document: Document
+    said: Any
+
+    @classmethod
+    def read(cls, path: str | FilePath, changes: Sequence[str] = ()) -> "Experiment":
+        """The experiment of a file, with changes such as `stages.posterior.steps=100`."""
+        try:
+            text = FilePath(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return cls.of(text, changes, name=str(path))
+
+    @classmethod
+    def of(
+        cls, text: str | Mapping[str, Any], changes: Sequence[str] = (), *, name: str = "the experiment"
+    ) -> "Experiment":
+        """The experiment of a text in YAML, or of its values."""
+        document = parse(text if isinstance(text, str) else written(dict(text)), name)
+        if not isinstance(document.value, dict):
+            raise ConfigurationError(f"{name}: an experiment is a mapping with data and stages")
+        for change in changes:
+            _change(document, change)
+        try:
+            said = _adapter(known()).validate_python(document.value)
+        except ValidationError as error:
+            raise explained(error, document, _settings_of) from None
+        experiment = cls(document, said)
+        experiment._check_references()
+        return experiment
+
+    def yaml(self) -> str:
+        """The configuration with the changes made."""
+        return written(self.document.value)
+
+    @property
+    def stages(self) -> dict[str, Spec]:
+        """The stages in their order."""
+        return self.said.stages
+
+    def needs(self, name: str) -> list[str]:
+        """The earlier stages that a stage refers to, directly."""
+        return [other for other in self.stages if other in set(_references(self.document.value["stages"][name]))]
+
+    def _check_references(self) -> None:
+        allowed: list[str] = list(_DATA)
+        if not self.stages:
+            raise self.document.refuse(("stages",), "an experiment has at least one stage")
+        for name, value in self.document.value["stages"].items():
+            if name in _DATA or not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise self.document.refuse(("stages", name), "the name of a stage is a word, and none of X, Y, N, D, P")
+            for path, reference in _places(value, ("stages", name)):
+                if reference not in allowed:
+                    raise self.document.refuse(path, f"there is no ${reference} here{nearest(reference, allowed)}")
+            allowed.append(name)
+
+    def load(self) -> "Problem":
+        """The data, read and divided."""
+        builder = Builder(self.document, {}, jax.random.key(self.said.seed))
+        data = builder.build(self.said.data, ("data",))
+        split = builder.build(self.said.split, ("split",))
+        if data.train is None or split is not None:
+            data = (split or Split())(data)
+        return Problem.of(data, self.said.standardise, self.said.precision)
+
+    def hashes(self, problem: "Problem") -> dict[str, str]:
+        """The hash of each stage."""
+        shared = {"format": FORMAT, "seed": self.said.seed, "data": problem.fingerprint}
+        found: dict[str, str] = {}
+        for name in self.stages:
+            needed = {other: found[other] for other in self.needs(name)}
+            content = {**shared, "name": name, "stage": self.document.value["stages"][name], "needs": needed}
+            found[name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Data of an experiment in standard units. y = centre + scale * (its standard value)."""
+
+    data: Data
+    centre: np.ndarray
+    scale: np.ndarray
+    original: Data
+    fingerprint: str
+
+    @classmethod
+    def of(cls, data: Data, standardise: Sequence[str], precision: str) -> "Problem":
+        """Centred and scaled by the rows to train on."""
+        moments = {}
+        for name in ("X", "Y"):
+            rows = getattr(data, name)[data.train]
+            if len(rows) == 0:
+                raise ConfigurationError("there are no rows to train on")
+            spread = rows.std(axis=0)
+            centre, scale = (
+                (rows.mean(axis=0), np.where(spread > 0.0, spread, 1.0)) if name in standardise else (0.0, 1.0)
+            )
+            moments[name] = centre + 0.0 * spread, scale + 0.0 * spread
+        standard = {name: ((getattr(data, name) - c) / s).astype(precision) for name, (c, s) in moments.items()}
+        told = json.dumps([sorted(standardise), precision])
+        fingerprint = hashlib.sha256((data.fingerprint() + told).encode()).hexdigest()
+        return cls(dataclasses.replace(data, **standard), *moments["Y"], data, fingerprint)
+
+    def values(self) -> dict[str, Any]:
+        """What references to the data mean."""
+        X, Y = self.data.part("train")
+        return {"X": X, "Y": Y, "N": len(X), "D": X.shape[1], "P": Y.shape[1]}
+
+
+def _settings_of(name: str | None) -> set[str]:
+    """The settings of an entry, or those of an experiment."""
+    found = known().settings(name)
+    return found or {*_Settings.model_fields, "data", "split", "stages", "scores"}
+
+
+def _references(value: Any) -> list[str]:
+    return [name for _, name in _places(value, ())]
+
+
+def _places(value: Any, path: Path) -> list[tuple[Path, str]]:
+    """References in a value, each with its place and the first name in it."""
+    if isinstance(value, str):
+        found = re.match(r"\$([A-Za-z_]\w*)", value)
+        return [(path, found[1])] if found else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, item in items for place in _places(item, (*path, key))]
+
+
+def _change(document: Document, change: str) -> None:
+    """Sets one value of a document: `stages.posterior.steps=100`."""
+    where, equals, text = change.partition("=")
+    if not equals or not where:
+        raise ConfigurationError(f"{change!r}: a change is written as key.path=value")
+    path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", where.strip("]")))
+    new = parse(text, f"{change!r}").value
+    value = document.value
+    for i, part in enumerate(path[:-1]):
+        in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        inside = in_list or (isinstance(value, dict) and part in value)
+        if not inside:
+            names = nearest(part, value) if isinstance(value, dict) else ""
+            raise ConfigurationError(f"{change!r}: {document.name} has no {'.'.join(map(str, path[: i + 1]))}{names}")
+        value = value[part]
+    if isinstance(value, list) and isinstance(path[-1], int) and path[-1] < len(value):
+        value[path[-1]] = new
+    elif isinstance(value, dict):
+        value[str(path[-1])] = new
+    else:
+        raise ConfigurationError(f"{change!r}: {document.name} has no place {where}")

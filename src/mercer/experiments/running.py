@@ -1,0 +1,193 @@
+"""Runs of experiments: `run(experiment, out)` does the stages that are not done and writes one folder.
+
+    out/NAME-HASH/     configuration.yaml, versions.json, data.json, log.txt, history.csv, model.mercer, scores.json, fit.png
+    out/stages/HASH    what a stage gave, for every experiment that has it
+
+The folder is written under another name and renamed when it is whole, so that it is there with everything in it or not at all. A
+run that was killed goes on where it was: stages that are done are read, and training goes on from its checkpoint.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import mercer
+from mercer.experiments.building import Builder
+from mercer.experiments.experiment import FORMAT, Experiment, Problem
+from mercer.experiments.pictures import draw
+from mercer.experiments.scores import SCORES
+from mercer.experiments.stages import Context
+from mercer.experiments.text import ConfigurationError
+from mercer.io import load, save
+from mercer.io.atomic import replacing
+from mercer.model import Model
+from mercer.training import Fit, Progressed
+
+PARTS = ("train", "validation", "test")
+_PACKAGES = ("mercer", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The folder of a run, its scores by part and name, and the stages that were done for it, not read."""
+
+    folder: Path
+    scores: dict[str, dict[str, float]]
+    done: tuple[str, ...]
+
+    @property
+    def model(self) -> Any:
+        """What the last stage gave."""
+        return load(self.folder / "model.mercer")
+
+
+def run(
+    experiment: Experiment, out: str | os.PathLike[str] = "runs", watch: Callable[[str], None] | None = None
+) -> Outcome:
+    """Runs an experiment, or what is left of it, into a folder of `out`; `watch` gets each line of its log."""
+    with jax.enable_x64(experiment.said.precision == "float64"):
+        problem = experiment.load()
+        hashes = experiment.hashes(problem)
+        folder = Path(out) / f"{_as_file_name(experiment.said.name)}-{identity(experiment, hashes)[:12]}"
+        if (folder / "scores.json").is_file():
+            return Outcome(folder, json.loads((folder / "scores.json").read_text())["scores"], ())
+        partial = folder.with_name(f"{folder.name}.partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        with _log(partial / "log.txt", watch) as log:
+            made, done = _stages(experiment, problem, hashes, Path(out) / "stages", log)
+            scores = _write(experiment, problem, hashes, made, partial, log)
+        _finish(partial, folder)
+        return Outcome(folder, scores, tuple(done))
+
+
+def identity(experiment: Experiment, hashes: dict[str, str]) -> str:
+    """The hash of a whole experiment: its stages, and what is scored."""
+    content = {"format": FORMAT, "stages": hashes, "scores": experiment.said.scores}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _stages(
+    experiment: Experiment, problem: Problem, hashes: dict[str, str], store: Path, log: Callable[[str], None]
+) -> tuple[dict[str, Any], list[str]]:
+    """What each stage gave, and which had to be done."""
+    store.mkdir(parents=True, exist_ok=True)
+    values, made, done = problem.values(), {}, []
+    key = jax.random.key(experiment.said.seed)
+    builder = Builder(experiment.document, values, key)
+    for name, said in experiment.stages.items():
+        path, place = store / hashes[name], ("stages", name)
+        if path.is_file():
+            values[name] = made[name] = load(path)
+            log(f"{name}: read, {hashes[name][:12]}")
+            continue
+        begin = time.perf_counter()
+        settings = builder.arguments(said, place)
+        context = Context(
+            *problem.data.part("train"),
+            problem.data.part("validation"),
+            builder.key_at((*place, "key")),
+            path.with_suffix(".checkpoint"),
+            functools.partial(_report, log, name),
+        )
+        values[name] = made[name] = builder.called(said.entry.target, (context,), settings, place)
+        save(path, made[name])
+        path.with_suffix(".checkpoint").unlink(missing_ok=True)
+        done.append(name)
+        log(f"{name}: done in {time.perf_counter() - begin:.1f} s, {hashes[name][:12]}")
+    return made, done
+
+
+def _report(log: Callable[[str], None], name: str, seen: Progressed) -> None:
+    log(f"{name}: step {seen.step}, {float(np.mean(seen.history[-100:])):.6g}")
+
+
+def _write(experiment, problem, hashes, made, folder: Path, log) -> dict[str, dict[str, float]]:
+    """Everything in the folder of a run but its log; the scores last."""
+    last = list(made.values())[-1]
+    model = last.model if isinstance(last, Fit) else last
+    if not isinstance(model, Model):
+        raise ConfigurationError(
+            f"{experiment.document.name}: the last stage gives no model, but {type(last).__name__}"
+        )
+    scores: dict[str, dict[str, float]] = {}
+    for part in PARTS:
+        X, Y = problem.data.part(part)
+        if len(X):
+            scores[part] = {
+                name: SCORES[name](model, X, Y, problem.centre, problem.scale) for name in experiment.said.scores
+            }
+            log(f"{part}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores[part].items()))
+    rows = {part: len(problem.data.part(part)[0]) for part in PARTS}
+    data = {"fingerprint": problem.original.fingerprint(), "rows": rows, "inputs": problem.data.X.shape[1]}
+    save(folder / "model.mercer", model)
+    _text(folder / "configuration.yaml", experiment.yaml())
+    _text(folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
+    _text(folder / "data.json", json.dumps(data, indent=2) + "\n")
+    _text(folder / "history.csv", _history(made))
+    draw(model, problem, folder / "fit.png")
+    _text(folder / "scores.json", json.dumps({"scores": scores, "stages": hashes, "format": FORMAT}, indent=2) + "\n")
+    return scores
+
+
+def versions() -> dict[str, str]:
+    """Of this library, of what it stands on, and of the machine."""
+    found = {name: metadata.version(name) for name in _PACKAGES}
+    device = jax.devices()[0]
+    return {**found, "mercer": mercer.__version__, "python": platform.python_version(), "device": device.device_kind}
+
+
+def _history(made: dict[str, Any]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["stage", "step", "objective"])
+    for name, value in made.items():
+        if isinstance(value, Fit):
+            writer.writerows((name, step, repr(float(loss))) for step, loss in enumerate(value.history))
+    return text.getvalue()
+
+
+def _text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _finish(partial: Path, folder: Path) -> None:
+    """Gives the folder its name. Where another run was faster, its folder stays: they hold the same."""
+    try:
+        os.rename(partial, folder)
+    except OSError:
+        if not (folder / "scores.json").is_file():
+            raise
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _log(path: Path, watch: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
+    with open(path, "a", encoding="utf-8") as file:
+
+        def log(line: str) -> None:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+            file.flush()
+            if watch is not None:
+                watch(line)
+
+        yield log
+
+
+def _as_file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:60] or "experiment"

@@ -1,0 +1,120 @@
+"""Stages of an experiment: what is done with the data, one after another. Each gives a value that later ones refer to by `$`.
+
+    select    inducing points and the kernel, in turns                     (Algorithm 2 of paper 000)
+    make      anything from what is there, such as a regulariser
+    fit       a model, trained on an objective
+    temper    a model, its uncertainty scaled by the validation data       (5.9)
+
+Algorithm 3 of paper 000 is the four of them. A stage of the user's own is a function (context, ...) -> value with annotated
+parameters, made known by `stage`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import optax
+from jaxtyping import PRNGKeyArray
+
+from mercer import calibration, training
+from mercer.inducing import Alternation, alternate
+from mercer.kernels import Kernel
+from mercer.model import Model
+from mercer.objectives import Objective
+from mercer.training import Fit, NaturalGradient, Progressed
+
+STAGES: dict[str, Callable[..., Any]] = {}
+Function = TypeVar("Function", bound=Callable)
+
+
+class Stage:
+    """What stages are, for the sake of a name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a stage is given beside its settings: data in standard units, randomness, and a place for what it writes."""
+
+    X: np.ndarray
+    Y: np.ndarray
+    validation: tuple[np.ndarray, np.ndarray]
+    key: PRNGKeyArray
+    checkpoint: Path | None = None
+    watch: Callable[[Progressed], Any] | None = None
+
+
+def stage(function: Function) -> Function:
+    """Makes a function a stage, under its name."""
+    STAGES[function.__name__] = function
+    return function
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """A number that grows with the data: factor * N^(1 / of), rounded up."""
+
+    of: int = 2
+    factor: float = 1.0
+
+    def __call__(self, N: int) -> int:
+        """The number for N data."""
+        return math.ceil(round(self.factor * N ** (1.0 / self.of), 9))
+
+
+@stage
+def select(
+    context: Context,
+    kernel: Kernel,
+    M: int | Root,
+    noise: float = 0.1,
+    rounds: int = 10,
+    steps: int = 100,
+    optimiser: optax.GradientTransformation | None = None,
+) -> Alternation:
+    """Inducing points by greedy variance and the kernel by type-II maximum likelihood, in turns: `mercer.inducing.alternate`."""
+    num = M(len(context.X)) if isinstance(M, Root) else M
+    return alternate(context.X, context.Y, kernel, num, noise=noise, rounds=rounds, steps=steps, optimiser=optimiser)
+
+
+@stage
+def make(context: Context, value: Any) -> Any:
+    """A value, from what earlier stages gave."""
+    return value
+
+
+@stage
+def fit(
+    context: Context,
+    model: Model,
+    objective: Objective,
+    optimiser: optax.GradientTransformation | NaturalGradient | None = None,
+    steps: int = 1000,
+    batch_size: int | None = None,
+    frozen: Callable[[Any], Any] | None = None,
+    restarts: int = 1,
+    every: int = 100,
+) -> Fit:
+    """A model trained on an objective, with its history: `mercer.fit`."""
+    return training.fit(
+        model,
+        objective,
+        (context.X, context.Y),
+        optimiser=optimiser,
+        steps=steps,
+        batch_size=batch_size,
+        frozen=frozen,
+        restarts=restarts,
+        every=every,
+        key=context.key,
+        checkpoint=context.checkpoint,
+        callbacks=() if context.watch is None else context.watch,
+    )
+
+
+@stage
+def temper(context: Context, model: Model) -> Model:
+    """The model with its uncertainty scaled so that the validation data are as likely as they can be."""
+    return calibration.temper(model, *context.validation)
