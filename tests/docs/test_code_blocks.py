@@ -33,7 +33,7 @@ LONG += (
     "activated.md",
     "sphere-data.md",
 )
-LONG += ("latent-inputs.md", "conditional-densities.md", "uncertain-inputs.md")
+LONG += ("latent-inputs.md", "conditional-densities.md", "uncertain-inputs.md", "experiments.md")
 # An extra that the tests do without.
 NEEDS = {"other-spaces.md": "geometric_kernels"}
 CASES = [pytest.param(path, marks=[pytest.mark.slow] if path.name in LONG else []) for path in FILES]

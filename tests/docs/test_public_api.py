@@ -27,6 +27,7 @@ PACKAGES = [
     "gvi",
     "tabular",
     "sklearn",
+    "experiments",
 ]
 
 
