@@ -42,9 +42,9 @@ def _app():
         import typer  # noqa: F401
     except ImportError as error:
         raise ImportError(_INSTALL) from error
-    from mercer.cli import experiments
+    from mercer.cli import sweeps
 
-    return experiments.app
+    return sweeps.app
 
 
 def _explained(error: Exception) -> tuple[str, int]:

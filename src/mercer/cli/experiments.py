@@ -1,14 +1,19 @@
 """The commands `mercer run` and `mercer schema`, for experiments in YAML."""
 
+import importlib
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mercer.cli.commands import Quiet, app
 from mercer.cli.console import ERR, OUT
 
+Imports = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="A module with classes and stages of your own; may be repeated."),
+]
 _NEEDED = "experiments need pydantic and pyyaml: pip install 'mercer[experiments]'"
 
 
@@ -23,6 +28,7 @@ def run(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where runs and their stages lie.")] = Path(
         "runs"
     ),
+    imports: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment, or what is left of it, and print its scores.
@@ -30,9 +36,9 @@ def run(
     What it gave lies in a folder of its own. The same command goes on with a run that was cut off, and does nothing where the
     run is there already.
     """
-    experiments = _experiments()
-    outcome = experiments.run(
-        experiments.Experiment.read(experiment, changes or ()),
+    package = experiments(imports)
+    outcome = package.run(
+        package.Experiment.read(experiment, changes or ()),
         out,
         None if quiet else lambda line: ERR.print(line, highlight=False, markup=False),
     )
@@ -49,15 +55,21 @@ def run(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of experiments, for completion in editors."""
-    print(json.dumps(_experiments().json_schema(), indent=1))
+    print(json.dumps(experiments().json_schema(), indent=1))
 
 
-def _experiments():
+def experiments(imports: list[str] | None = None) -> Any:
+    """The package, or an error that says what to install; with modules of the user imported."""
     try:
         import pydantic  # noqa: F401
         import yaml  # noqa: F401
     except ImportError as error:
         raise ImportError(_NEEDED) from error
-    from mercer import experiments
+    import mercer
 
-    return experiments
+    for module in imports or ():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise mercer.experiments.ConfigurationError(f"--import {module}: {error}") from None
+    return mercer.experiments

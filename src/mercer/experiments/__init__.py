@@ -1,15 +1,22 @@
-"""Experiments: any model from YAML and back, and runs that go on after anything.
+"""Experiments: any model from YAML and back, runs and sweeps that go on after anything.
 
 mc.experiments.from_yaml(text), to_yaml(model)      an object and its text
 mc.experiments.Experiment.read(path)                data, stages and scores
 mc.experiments.run(experiment, out)                 a folder with all that it gave
+mc.experiments.Sweep.read(path)                     one experiment with many settings
+mc.experiments.run_sweep(sweep, out)                its cells, on many workers
+mc.experiments.results(out)                         their scores as a data frame
 """
 
 from mercer.experiments.building import from_yaml, to_yaml
+from mercer.experiments.cells import Store
 from mercer.experiments.data import Data, Split
+from mercer.experiments.engine import Options, run_sweep
 from mercer.experiments.experiment import Experiment, json_schema
+from mercer.experiments.results import Planned, planned, read_plan, results
 from mercer.experiments.running import Outcome, run
 from mercer.experiments.stages import Root, stage
+from mercer.experiments.sweep import Cell, Sweep
 from mercer.experiments.text import ConfigurationError
 
 __all__ = [
@@ -22,6 +29,15 @@ __all__ = [
     "Split",
     "Root",
     "stage",
+    "Sweep",
+    "Cell",
+    "run_sweep",
+    "Options",
+    "results",
+    "planned",
+    "read_plan",
+    "Planned",
+    "Store",
     "json_schema",
     "ConfigurationError",
 ]

@@ -94,10 +94,15 @@ class Experiment:
     ) -> "Experiment":
         """The experiment of a text in YAML, or of its values."""
         document = parse(text if isinstance(text, str) else written(dict(text)), name)
-        if not isinstance(document.value, dict):
-            raise ConfigurationError(f"{name}: an experiment is a mapping with data and stages")
         for change in changes:
             _change(document, change)
+        return cls.valid(document)
+
+    @classmethod
+    def valid(cls, document: Document) -> "Experiment":
+        """The experiment of a document, or an error that says what is wrong with it."""
+        if not isinstance(document.value, dict):
+            raise ConfigurationError(f"{document.name}: an experiment is a mapping with data and stages")
         try:
             said = _adapter(known()).validate_python(document.value)
         except ValidationError as error:
@@ -130,6 +135,10 @@ class Experiment:
                 if reference not in allowed:
                     raise self.document.refuse(path, f"there is no ${reference} here{nearest(reference, allowed)}")
             allowed.append(name)
+
+    def precision(self) -> Any:
+        """A context in which numbers have the precision of the experiment."""
+        return jax.enable_x64(self.said.precision == "float64")
 
     def load(self) -> "Problem":
         """The data, read and divided."""
@@ -209,19 +218,22 @@ def _change(document: Document, change: str) -> None:
     where, equals, text = change.partition("=")
     if not equals or not where:
         raise ConfigurationError(f"{change!r}: a change is written as key.path=value")
+    place(document, where, parse(text, f"{change!r}").value, repr(change))
+
+
+def place(document: Document, where: str, new: Any, said: str) -> None:
+    """Sets the value at a path of a document, such as `stages.posterior.steps`; `said` is for messages."""
     path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", where.strip("]")))
-    new = parse(text, f"{change!r}").value
     value = document.value
     for i, part in enumerate(path[:-1]):
         in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
-        inside = in_list or (isinstance(value, dict) and part in value)
-        if not inside:
+        if not in_list and not (isinstance(value, dict) and part in value):
             names = nearest(part, value) if isinstance(value, dict) else ""
-            raise ConfigurationError(f"{change!r}: {document.name} has no {'.'.join(map(str, path[: i + 1]))}{names}")
+            raise ConfigurationError(f"{said}: {document.name} has no {'.'.join(map(str, path[: i + 1]))}{names}")
         value = value[part]
     if isinstance(value, list) and isinstance(path[-1], int) and path[-1] < len(value):
         value[path[-1]] = new
     elif isinstance(value, dict):
         value[str(path[-1])] = new
     else:
-        raise ConfigurationError(f"{change!r}: {document.name} has no place {where}")
+        raise ConfigurationError(f"{said}: {document.name} has no place {where}")

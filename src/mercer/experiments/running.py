@@ -28,6 +28,7 @@ import numpy as np
 
 import mercer
 from mercer.experiments.building import Builder
+from mercer.experiments.claims import claim
 from mercer.experiments.experiment import FORMAT, Experiment, Problem
 from mercer.experiments.pictures import draw
 from mercer.experiments.scores import SCORES
@@ -60,19 +61,39 @@ def run(
     experiment: Experiment, out: str | os.PathLike[str] = "runs", watch: Callable[[str], None] | None = None
 ) -> Outcome:
     """Runs an experiment, or what is left of it, into a folder of `out`; `watch` gets each line of its log."""
-    with jax.enable_x64(experiment.said.precision == "float64"):
+    with experiment.precision():
         problem = experiment.load()
         hashes = experiment.hashes(problem)
-        folder = Path(out) / f"{_as_file_name(experiment.said.name)}-{identity(experiment, hashes)[:12]}"
-        if (folder / "scores.json").is_file():
-            return Outcome(folder, json.loads((folder / "scores.json").read_text())["scores"], ())
-        partial = folder.with_name(f"{folder.name}.partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        with _log(partial / "log.txt", watch) as log:
-            made, done = _stages(experiment, problem, hashes, Path(out) / "stages", log)
-            scores = _write(experiment, problem, hashes, made, partial, log)
-        _finish(partial, folder)
-        return Outcome(folder, scores, tuple(done))
+        name = f"{_as_file_name(experiment.said.name)}-{identity(experiment, hashes)[:12]}"
+        return run_into(Path(out) / name, experiment, problem, hashes, Path(out) / "stages", watch)
+
+
+def run_into(
+    folder: Path,
+    experiment: Experiment,
+    problem: Problem,
+    hashes: dict[str, str],
+    store: Path,
+    watch: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Runs an experiment into a folder, which is there with everything in it when this returns. `store` holds stages."""
+    if (found := scores_in(folder)) is not None:
+        return Outcome(folder, found, ())
+    partial = folder.with_name(f"{folder.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    with _log(partial / "log.txt", watch) as log:
+        made, done = _stages(experiment, problem, hashes, store, log)
+        scores = _write(experiment, problem, hashes, made, partial, log)
+    _finish(partial, folder)
+    return Outcome(folder, scores, tuple(done))
+
+
+def scores_in(folder: Path) -> dict[str, dict[str, float]] | None:
+    """The scores of a run that is finished."""
+    try:
+        return json.loads((folder / "scores.json").read_text())["scores"]
+    except FileNotFoundError:
+        return None
 
 
 def identity(experiment: Experiment, hashes: dict[str, str]) -> str:
@@ -91,24 +112,28 @@ def _stages(
     builder = Builder(experiment.document, values, key)
     for name, said in experiment.stages.items():
         path, place = store / hashes[name], ("stages", name)
-        if path.is_file():
+        while not path.is_file():
+            with claim(path.with_suffix(".claim")) as ours:
+                if not ours:  # another run has this stage, too
+                    time.sleep(0.1)
+                elif not path.is_file():
+                    begin = time.perf_counter()
+                    context = Context(
+                        *problem.data.part("train"),
+                        problem.data.part("validation"),
+                        builder.key_at((*place, "key")),
+                        path.with_suffix(".checkpoint"),
+                        functools.partial(_report, log, name),
+                    )
+                    settings = builder.arguments(said, place)
+                    values[name] = made[name] = builder.called(said.entry.target, (context,), settings, place)
+                    save(path, made[name])
+                    path.with_suffix(".checkpoint").unlink(missing_ok=True)
+                    done.append(name)
+                    log(f"{name}: done in {time.perf_counter() - begin:.1f} s, {hashes[name][:12]}")
+        if name not in made:
             values[name] = made[name] = load(path)
             log(f"{name}: read, {hashes[name][:12]}")
-            continue
-        begin = time.perf_counter()
-        settings = builder.arguments(said, place)
-        context = Context(
-            *problem.data.part("train"),
-            problem.data.part("validation"),
-            builder.key_at((*place, "key")),
-            path.with_suffix(".checkpoint"),
-            functools.partial(_report, log, name),
-        )
-        values[name] = made[name] = builder.called(said.entry.target, (context,), settings, place)
-        save(path, made[name])
-        path.with_suffix(".checkpoint").unlink(missing_ok=True)
-        done.append(name)
-        log(f"{name}: done in {time.perf_counter() - begin:.1f} s, {hashes[name][:12]}")
     return made, done
 
 

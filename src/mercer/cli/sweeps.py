@@ -1,0 +1,172 @@
+"""The commands `mercer sweep run`, `status`, `resume`, `retry`: many settings of one experiment."""
+
+import collections
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.progress
+import typer
+
+from mercer.cli.commands import Quiet
+from mercer.cli.console import ERR, OUT, counted, visible
+from mercer.cli.experiments import Imports, app, experiments
+
+sweeps = typer.Typer(help="Many settings of one experiment, on many workers.", no_args_is_help=True)
+app.add_typer(sweeps, name="sweep")
+
+_File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A YAML file.")]
+_Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where cells and stages lie.")]
+_Workers = Annotated[int | None, typer.Option(min=1, help="Processes of this machine; by default, one for each core.")]
+_Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="The memory of each worker, such as 4GiB.")]
+_Seconds = Annotated[float | None, typer.Option(min=0.0, metavar="SECONDS", help="The time limit of a cell.")]
+_Scheduler = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Dask cluster that runs already.")]
+_FailFast = Annotated[bool, typer.Option("--fail-fast", help="End at the first cell that fails.")]
+_RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run cells that failed again.")]
+_FAILED = 3  # the exit code where a cell failed
+
+
+@sweeps.command(epilog="Try:\n\nmercer sweep run rates.yaml --dry-run\n\nmercer sweep run rates.yaml --seconds 600")
+def run(
+    sweep: _File,
+    out: _Out = Path("runs"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the cells, and run none.")] = False,
+    retry_failed: _RetryFailed = False,
+    fail_fast: _FailFast = False,
+    workers: _Workers = None,
+    memory: _Memory = None,
+    seconds: _Seconds = None,
+    scheduler: _Scheduler = None,
+    imports: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run the cells of a sweep that are not finished. The exit code is 3 where a cell failed."""
+    packages = experiments(imports)
+    asked = packages.Sweep.read(sweep)
+    if dry_run:
+        cells, _ = packages.planned(asked, out)
+        _count(cells, quiet)
+        return
+    cells, stale = packages.planned(asked, out, write=True)
+    if stale and not quiet:
+        ERR.print(f"{counted(stale, 'cell')} of the last run of {asked.name} {'is' if len(stale) == 1 else 'are'} stale: not in "
+                  "the sweep any more, and left where they are", soft_wrap=True)  # fmt: skip
+    options = packages.Options(workers, memory, seconds, scheduler, fail_fast, tuple(imports or ()))
+    with _Bar(cells, retry_failed, quiet) as bar:
+        states = packages.run_sweep(asked, out, options, retry_failed=retry_failed, watch=bar.over)
+    _count([dataclasses.replace(cell, state=states.get(cell.identity, cell.state)) for cell in cells], quiet)
+    failed = [identity for identity, state in states.items() if state == "failed"]
+    if failed:
+        ERR.print(f"{counted(failed, 'cell')} failed; `mercer sweep status --failed` says why", soft_wrap=True)
+        raise typer.Exit(_FAILED)
+
+
+@sweeps.command()
+def resume(
+    sweep: _File,
+    out: _Out = Path("runs"),
+    fail_fast: _FailFast = False,
+    workers: _Workers = None,
+    memory: _Memory = None,
+    seconds: _Seconds = None,
+    scheduler: _Scheduler = None,
+    imports: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a sweep: `run`, by another name."""
+    run(sweep, out, False, False, fail_fast, workers, memory, seconds, scheduler, imports, quiet)
+
+
+@sweeps.command()
+def retry(
+    sweep: _File,
+    out: _Out = Path("runs"),
+    fail_fast: _FailFast = False,
+    workers: _Workers = None,
+    memory: _Memory = None,
+    seconds: _Seconds = None,
+    scheduler: _Scheduler = None,
+    imports: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a sweep, and run the cells that failed again."""
+    run(sweep, out, False, True, fail_fast, workers, memory, seconds, scheduler, imports, quiet)
+
+
+@sweeps.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")] = None,
+    out: _Out = Path("runs"),
+    failed: Annotated[bool, typer.Option("--failed", help="Say why cells failed.")] = False,
+) -> None:
+    """Say how many cells are finished, failed, running and missing."""
+    packages = experiments()
+    cells = packages.read_plan(out, name)
+    _count(cells, False)
+    for cell in cells if failed else ():
+        if cell.state == "failed":
+            said = packages.Store(out).failure(cell.identity)
+            OUT.print(
+                visible(f"\n{cell.identity} {_labels(cell)}\n{said['time']} {said['reason']}\n{said['traceback']}"),
+                soft_wrap=True,
+            )
+
+
+@sweeps.command()
+def table(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")] = None,
+    out: _Out = Path("runs"),
+) -> None:
+    """Print the scores of all cells as csv."""
+    print(experiments().results(out, name).write_csv(), end="")
+
+
+def _labels(cell: Any) -> str:
+    return ", ".join(f"{name}={label}" for name, label in cell.labels.items())
+
+
+def _count(cells: Any, quiet: bool) -> None:
+    found = collections.Counter(cell.state for cell in cells)
+    if not quiet:
+        said = ", ".join(
+            f"{found[state]} {state}" for state in ("finished", "failed", "running", "missing") if found[state]
+        )
+        OUT.print(f"{counted(cells, 'cell')}: {said}", soft_wrap=True)
+
+
+class _Bar:
+    """A bar on standard error with the cells that are over, and the time left; lines where it is no terminal."""
+
+    def __init__(self, cells: Any, again: bool, quiet: bool) -> None:
+        over = ("finished",) if again else ("finished", "failed")
+        self.quiet, self.total = quiet, len(cells)
+        self.done = sum(cell.state in over for cell in cells)
+        self.labels = {cell.identity: _labels(cell) for cell in cells}
+        self.bar = rich.progress.Progress(
+            rich.progress.TextColumn("cells"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeElapsedColumn(),
+            rich.progress.TextColumn("left"),
+            rich.progress.TimeRemainingColumn(),
+            console=ERR,
+            transient=True,
+            disable=quiet or not ERR.is_terminal,
+        )
+        self.job = self.bar.add_task("cells", total=self.total, completed=self.done)
+
+    def __enter__(self) -> "_Bar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.bar.stop()
+
+    def over(self, identity: str, state: str) -> None:
+        """A cell is over."""
+        self.done += 1
+        self.bar.update(self.job, completed=self.done)
+        if not self.quiet and (state == "failed" or not ERR.is_terminal):
+            self.bar.console.print(
+                visible(f"{self.done} of {self.total}: {self.labels[identity]} {state}"), soft_wrap=True
+            )

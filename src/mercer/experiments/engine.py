@@ -1,0 +1,201 @@
+"""The engine of sweeps: cells on the workers of Dask.
+
+By default the workers are processes of this machine, one for each core, each with one thread and its share of the memory;
+`scheduler` is the address of a cluster that runs already. A task is a cell. It is idempotent: what is finished is not run again,
+what another runs is left alone. So a task may be lost with its worker and given to another, as often as it takes: Dask is told
+not to count. What counts is in the files, by cell: one that kills its workers, or is over its time, has failed, and the others go
+on.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mercer.experiments.cells import Store, error_in_words
+from mercer.experiments.experiment import Experiment
+from mercer.experiments.running import run_into
+from mercer.experiments.sweep import Cell, Sweep, problem_of
+from mercer.experiments.text import Document
+
+_INSTALL = "sweeps need Dask: pip install 'mercer[sweeps]'"
+# Workers are many: each computes in one thread.
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+}
+_TOLD_WRONG = 1_000_000  # of lost workers, before Dask gives a task up
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How a sweep is run: workers, the memory of each ("4GiB"), seconds for a cell, a scheduler, whether one failure ends all, and
+    modules that workers import first, for what they register.
+    """
+
+    workers: int | None = None
+    memory: str | None = None
+    seconds: float | None = None
+    scheduler: str | None = None
+    fail_fast: bool = False
+    imports: tuple[str, ...] = ()
+
+
+def run_sweep(
+    sweep: Sweep,
+    root: str | os.PathLike[str] = "runs",
+    options: Options | None = None,
+    *,
+    retry_failed: bool = False,
+    watch: Callable[[str, str], None] | None = None,
+) -> dict[str, str]:
+    """Runs the cells of a sweep that are not finished; the state of every cell at the end, by its hash."""
+    store = Store(Path(root))
+    states = {cell.identity: store.state(cell.identity) for cell in sweep.cells}
+    if retry_failed:
+        for identity in [identity for identity, state in states.items() if state == "failed"]:
+            store.forget_failure(identity)
+            states[identity] = "missing"
+    left = [cell for cell in sweep.cells if states[cell.identity] in ("missing", "running")]
+    found = run_cells(left, Path(root), options or Options(), watch) if left else {}
+    return {**{identity: str(state) for identity, state in states.items()}, **found}
+
+
+def run_cells(
+    cells: Iterable[Cell], root: Path, options: Options, watch: Callable[[str, str], None] | None = None
+) -> dict[str, str]:
+    """Runs cells into a folder; the state of each at the end. `watch` hears of each when it is over: its hash, its state.
+
+    What another process runs is waited for, and run if that process dies. An error of the disk is raised in the end.
+    """
+    distributed = _distributed()
+    store, left, session = Store(root), {cell.identity: cell for cell in cells}, secrets.token_hex(8)
+    found: dict[str, str] = {}
+    trouble: OSError | None = None
+    with _client(distributed, options) as client:
+        while left and trouble is None:
+            futures = {
+                client.submit(run_cell, *_sent(cell, root, options), session, pure=False): cell
+                for cell in left.values()
+            }
+            for future in distributed.as_completed(futures):
+                identity = futures[future].identity
+                error = future.exception() if future.status == "error" else None
+                if isinstance(error, OSError):
+                    trouble = error
+                elif error is not None:
+                    store.fail(identity, *error_in_words(error))
+                state = store.state(identity)
+                if state in ("finished", "failed"):
+                    left.pop(identity)
+                    found[identity] = state
+                    if watch is not None:
+                        watch(identity, state)
+                if options.fail_fast and state == "failed":
+                    client.cancel(list(futures))
+                    return found
+            if left and trouble is None:
+                time.sleep(1.0)
+    if trouble is not None:
+        raise trouble
+    return found
+
+
+def _sent(cell: Cell, root: Path, options: Options) -> tuple[Any, ...]:
+    document = cell.experiment.document
+    return document.value, document.name, cell.identity, str(root.absolute()), options.seconds, options.imports
+
+
+def run_cell(
+    value: dict[str, Any],
+    name: str,
+    identity: str,
+    root: str,
+    seconds: float | None = None,
+    imports: tuple[str, ...] = (),
+    session: str = "",
+) -> str:
+    """Runs a cell if nobody has and nobody does; its state afterwards. What goes wrong in it is written down."""
+    store = Store(Path(root))
+    with store.claim(identity, session) as ours:
+        if ours and store.state(identity) not in ("finished", "failed"):
+            with _limited(store, identity, seconds):
+                try:
+                    for module in imports:
+                        importlib.import_module(module)
+                    experiment = Experiment.valid(Document(value, {}, name))
+                    with experiment.precision():
+                        problem = problem_of(experiment)
+                        hashes = experiment.hashes(problem)
+                        run_into(store.folder(identity), experiment, problem, hashes, store.stages)
+                except OSError:
+                    raise  # the disk is full, or gone: no fault of the cell
+                except Exception as error:
+                    store.fail(identity, *error_in_words(error))
+    return store.state(identity)
+
+
+@contextlib.contextmanager
+def _limited(store: Store, identity: str, seconds: float | None) -> Iterator[None]:
+    """Ends this process where a cell takes too long: nothing else ends a computation. The worker is started anew."""
+    if seconds is None:
+        yield
+        return
+    over = threading.Event()
+
+    def watch() -> None:
+        if not over.wait(seconds):
+            store.fail(identity, f"it was stopped after {seconds:g} s, its time limit")
+            os._exit(1)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@contextlib.contextmanager
+def _client(distributed: Any, options: Options) -> Iterator[Any]:
+    import dask
+
+    settings = {
+        "distributed.scheduler.allowed-failures": _TOLD_WRONG,
+        "distributed.worker.daemon": False,
+        "distributed.nanny.pre-spawn-environ": _ENVIRONMENT,
+        "distributed.comm.timeouts.connect": "60s",
+    }
+    with dask.config.set(settings):
+        if options.scheduler is not None:
+            with distributed.Client(options.scheduler) as client:
+                yield client
+            return
+        with (
+            distributed.LocalCluster(
+                n_workers=options.workers or os.cpu_count() or 1,
+                threads_per_worker=1,
+                processes=True,
+                memory_limit=options.memory or "auto",
+                dashboard_address=None,
+                silence_logs=50,
+            ) as cluster,
+            distributed.Client(cluster) as client,
+        ):
+            yield client
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ImportError(_INSTALL) from error
+    return distributed

@@ -1,0 +1,173 @@
+"""Sweeps that are killed, that run out of disk, memory or time: no finished cell is run again, none is lost or half written."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+from test_sweep import EXACT, KERNEL
+
+pytestmark = pytest.mark.slow
+CELLS = 200
+SWEEP = f"""
+name: many
+experiment: exact.yaml
+grid:
+  data.number: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+  {KERNEL}.lengthscale: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+  {KERNEL}.variance: [0.5, 1.0]
+"""
+# Stages of a user: one that never ends, one that takes all memory.
+OWN = """
+import sys, time
+import numpy as np
+from mercer.experiments import stage
+
+@stage
+def trouble(context, kind: str) -> float:
+    if kind == "endless":
+        while True:
+            time.sleep(0.01)
+    if kind == "greedy":
+        held = []
+        while True:
+            held.append(np.ones(10_000_000))
+            time.sleep(0.01)
+    return 1.0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "exact.yaml").write_text(EXACT)
+    (tmp_path / "many.yaml").write_text(SWEEP)
+    return tmp_path
+
+
+def command(folder, *arguments, out="runs"):
+    return [sys.executable, "-m", "mercer.cli", "sweep", *arguments, "--out", str(folder / out)]
+
+
+def finished(folder, out="runs"):
+    """When each finished cell was written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (folder / out).glob("cells/*/scores.json")}
+
+
+def table(folder, out="runs"):
+    return subprocess.run(command(folder, "table", out=out), capture_output=True, text=True, check=True).stdout
+
+
+def descendants(process):
+    """The numbers of the processes that a process has started."""
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True).stdout.split()
+    return [int(pid) for child in found for pid in (child, *descendants(int(child)))]
+
+
+def kill(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_killed_at_twenty_random_moments(folder):
+    source = random.Random(0)
+    subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet", out="calm"), check=True)
+    seen, kills = {}, 0
+    while kills < 20:
+        process = subprocess.Popen(command(folder, "run", str(folder / "many.yaml"), "--quiet"))
+        begin, beat = time.time(), source.uniform(4.0, 9.0)
+        while time.time() - begin < beat and process.poll() is None:
+            time.sleep(0.05)
+        victims = [process.pid] if source.random() < 0.5 else descendants(process.pid)
+        kill(
+            victims
+            if victims == [process.pid] or source.random() < 0.3
+            else source.sample(victims, min(1, len(victims)))
+        )
+        kills += 1
+        if source.random() < 0.7 or process.pid in victims:
+            kill([process.pid, *descendants(process.pid)])
+            process.wait()
+        else:  # the sweep goes on without the worker
+            time.sleep(source.uniform(0.5, 2.0))
+            kill([process.pid, *descendants(process.pid)])
+            process.wait()
+        now = finished(folder)
+        assert all(now.get(name) == when for name, when in seen.items())  # none lost, none written again
+        seen = now
+    subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet"), check=True)
+    now = finished(folder)
+    assert len(now) == CELLS and all(now[name] == when for name, when in seen.items())
+    assert table(folder) == table(folder, "calm")
+    assert not [
+        path for path in (folder / "runs" / "cells").iterdir() if path.suffix in (".claim", ".failed", ".partial")
+    ]
+
+
+def test_two_sweeps_at_once(folder):
+    processes = [
+        subprocess.Popen(
+            command(folder, "run", str(folder / "many.yaml"), "--workers", "1"), stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(finished(folder)) == CELLS and all(text.count("finished") > 0 for text in said)
+    runs = [path.read_text().count("model: done") for path in (folder / "runs").glob("cells/*/log.txt")]
+    assert runs == [1] * CELLS
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a disk of its own cannot be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk(folder, small_disk):
+    subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet", out="calm"), check=True)
+    first = subprocess.run(
+        command(folder, "run", str(folder / "many.yaml"), "--quiet", out="small"), capture_output=True, text=True
+    )
+    assert first.returncode == 1 and first.stderr.count("\n") == 1 and "No space left" in first.stderr
+    seen = finished(folder, "small")
+    assert 0 < len(seen) < CELLS
+    subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+    subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet", out="small"), check=True)
+    now = finished(folder, "small")
+    assert len(now) == CELLS and all(now[name] == when for name, when in seen.items())
+    assert table(folder, "small") == table(folder, "calm")
+
+
+@pytest.mark.parametrize(("kind", "limits", "said"), [
+    ("endless", ["--seconds", "10"], "it was stopped after 10 s, its time limit"),
+    ("greedy", ["--memory", "1GiB"], "3 processes died while they ran it"),
+])  # fmt: skip
+def test_a_cell_that_takes_too_much(folder, kind, limits, said):
+    (folder / "own_stages.py").write_text(OWN)
+    (folder / "exact.yaml").write_text(EXACT.replace("stages:\n", "stages:\n  first: {type: trouble, kind: none}\n"))
+    (folder / "many.yaml").write_text(
+        textwrap.dedent(f"""
+        name: trouble
+        experiment: exact.yaml
+        grid: {{seed: [0, 1, 2, 3], stages.first.kind: [none, {kind}]}}
+        exclude: [{{seed: [0, 1, 3], stages.first.kind: {kind}}}]
+    """)
+    )
+    arguments = command(folder, "run", str(folder / "many.yaml"), "--import", "own_stages", *limits)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(folder)}, timeout=300
+    )
+    assert done.returncode == 3 and "5 cells: 4 finished, 1 failed" in done.stdout
+    reason = subprocess.run(command(folder, "status", "--failed"), capture_output=True, text=True, check=True).stdout
+    assert said in reason
