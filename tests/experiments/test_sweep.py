@@ -230,7 +230,7 @@ def test_on_workers(folder, capsys):
             main([str(argument) for argument in arguments])
         return exit.value.code, *capsys.readouterr()
 
-    assert command(*arguments, "--dry-run") == (0, "4 cells: 4 missing\n", "")
+    assert command(*arguments, "--dry-run") == (0, "4 cells: 4 missing\n4 programs to compile\n", "")
     code, out, err = command(*arguments)
     assert (code, out) == (0, "4 cells: 4 finished\n") and err.count("finished") == 4
     finished = {path: path.stat().st_mtime_ns for path in (folder / "runs").glob("cells/*/scores.json")}

@@ -46,6 +46,7 @@ def run(
     if dry_run:
         cells, _ = packages.planned(asked, out)
         _count(cells, quiet)
+        OUT.print(f"{counted(packages.planned_groups(asked.cells), 'program')} to compile", soft_wrap=True)
         return
     cells, stale = packages.planned(asked, out, write=True)
     if stale and not quiet:

@@ -13,6 +13,7 @@ from mercer.experiments.cells import Store
 from mercer.experiments.data import Data, Split
 from mercer.experiments.engine import Options, run_sweep
 from mercer.experiments.experiment import Experiment, json_schema
+from mercer.experiments.groups import planned_groups
 from mercer.experiments.results import Planned, planned, read_plan, results
 from mercer.experiments.running import Outcome, run
 from mercer.experiments.stages import Root, stage
@@ -35,6 +36,7 @@ __all__ = [
     "Options",
     "results",
     "planned",
+    "planned_groups",
     "read_plan",
     "Planned",
     "Store",

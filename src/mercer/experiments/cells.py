@@ -53,6 +53,14 @@ class Store:
             return "failed"
         return "running" if holds(self._beside(identity, "claim")) else "missing"
 
+    def is_left(self, identity: str) -> bool:
+        """Whether a cell is neither finished nor failed."""
+        return scores_in(self.folder(identity)) is None and not self._beside(identity, "failed").exists()
+
+    def deaths(self, identity: str) -> int:
+        """How many processes died while they ran a cell."""
+        return content(self._beside(identity, "deaths")).get("deaths", 0)
+
     def scores(self, identity: str) -> dict[str, dict[str, float]] | None:
         """Of a finished cell."""
         return scores_in(self.folder(identity))
@@ -82,7 +90,7 @@ class Store:
 
     def _survived(self, identity: str) -> bool:
         """Counts the death of a process that ran a cell; whether another may try."""
-        deaths = 1 + content(self._beside(identity, "deaths")).get("deaths", 0)
+        deaths = 1 + self.deaths(identity)
         self._write(self._beside(identity, "deaths"), {"deaths": deaths})
         if deaths >= MOST_DEATHS:
             self.fail(identity, f"{deaths} processes died while they ran it: not enough memory?")

@@ -1,10 +1,10 @@
 """The engine of sweeps: cells on the workers of Dask.
 
 By default the workers are processes of this machine, one for each core, each with one thread and its share of the memory;
-`scheduler` is the address of a cluster that runs already. A task is a cell. It is idempotent: what is finished is not run again,
-what another runs is left alone. So a task may be lost with its worker and given to another, as often as it takes: Dask is told
-not to count. What counts is in the files, by cell: one that kills its workers, or is over its time, has failed, and the others go
-on.
+`scheduler` is the address of a cluster that runs already. A task is a group of cells (`mercer.experiments.groups`). It is
+idempotent: what is finished is not run again, what another runs is left alone. So a task may be lost with its worker and given to
+another, as often as it takes: Dask is told not to count. What counts is in the files, by cell: one that kills its workers, or is
+over its time, has failed, and the others go on.
 """
 
 import contextlib
@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mercer.errors import MercerError
 from mercer.experiments.cells import Store, error_in_words
 from mercer.experiments.experiment import Experiment
+from mercer.experiments.groups import planned_groups, train_together
 from mercer.experiments.running import run_into
 from mercer.experiments.sweep import Cell, Sweep, problem_of
-from mercer.experiments.text import Document
+from mercer.experiments.text import ConfigurationError, Document
 
 _INSTALL = "sweeps need Dask: pip install 'mercer[sweeps]'"
 # Workers are many: each computes in one thread.
@@ -37,8 +39,8 @@ _TOLD_WRONG = 1_000_000  # of lost workers, before Dask gives a task up
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a sweep is run: workers, the memory of each ("4GiB"), seconds for a cell, a scheduler, whether one failure ends all, and
-    modules that workers import first, for what they register.
+    """How a sweep is run: workers, the memory of each ("4GiB"), seconds for a cell, a scheduler, whether one failure ends all,
+    and modules that workers import first, for what they register.
     """
 
     workers: int | None = None
@@ -82,24 +84,22 @@ def run_cells(
     trouble: OSError | None = None
     with _client(distributed, options) as client:
         while left and trouble is None:
-            futures = {
-                client.submit(run_cell, *_sent(cell, root, options), session, pure=False): cell
-                for cell in left.values()
-            }
+            groups = planned_groups(list(left.values()), len(client.scheduler_info()["workers"]))
+            sent = [([_sent(cell) for cell in group], str(root.absolute()), options, session) for group in groups]
+            futures = dict(zip((client.submit(run_group, *each, pure=False) for each in sent), groups, strict=True))
             for future in distributed.as_completed(futures):
-                identity = futures[future].identity
                 error = future.exception() if future.status == "error" else None
-                if isinstance(error, OSError):
-                    trouble = error
-                elif error is not None:
-                    store.fail(identity, *error_in_words(error))
-                state = store.state(identity)
-                if state in ("finished", "failed"):
-                    left.pop(identity)
-                    found[identity] = state
-                    if watch is not None:
-                        watch(identity, state)
-                if options.fail_fast and state == "failed":
+                trouble = error if isinstance(error, OSError) else trouble
+                for identity in (cell.identity for cell in futures[future]):
+                    if error is not None and not isinstance(error, OSError):
+                        store.fail(identity, *error_in_words(error))
+                    state = store.state(identity)
+                    if state in ("finished", "failed"):
+                        left.pop(identity)
+                        found[identity] = state
+                        if watch is not None:
+                            watch(identity, state)
+                if options.fail_fast and "failed" in found.values():
                     client.cancel(list(futures))
                     return found
             if left and trouble is None:
@@ -109,9 +109,30 @@ def run_cells(
     return found
 
 
-def _sent(cell: Cell, root: Path, options: Options) -> tuple[Any, ...]:
-    document = cell.experiment.document
-    return document.value, document.name, cell.identity, str(root.absolute()), options.seconds, options.imports
+def _sent(cell: Cell) -> tuple[dict[str, Any], str, str]:
+    return cell.experiment.document.value, cell.experiment.document.name, cell.identity
+
+
+def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: Options, session: str = "") -> None:
+    """Runs cells, those that can be in one program. Where that fails, each is run alone, and says itself what is wrong."""
+    for module in options.imports:
+        importlib.import_module(module)
+    store = Store(Path(root))
+    if len(cells) > 1:
+        with contextlib.ExitStack() as stack:
+            ours = [cell for cell in cells if stack.enter_context(store.claim(cell[2], session))]
+            left = [
+                Cell({}, Experiment.valid(Document(*cell[:1], {}, cell[1]))) for cell in ours if store.is_left(cell[2])
+            ]
+            if left and not any(store.deaths(cell.identity) for cell in left):
+                with (
+                    _limited(options.seconds and options.seconds * len(left), lambda: None),
+                    contextlib.suppress(ConfigurationError, MercerError, ValueError, TypeError, FloatingPointError),
+                    left[0].experiment.precision(),
+                ):
+                    train_together(left, store.stages)
+    for cell in cells:
+        run_cell(*cell, root, options.seconds, session)
 
 
 def run_cell(
@@ -120,22 +141,19 @@ def run_cell(
     identity: str,
     root: str,
     seconds: float | None = None,
-    imports: tuple[str, ...] = (),
     session: str = "",
 ) -> str:
     """Runs a cell if nobody has and nobody does; its state afterwards. What goes wrong in it is written down."""
     store = Store(Path(root))
     with store.claim(identity, session) as ours:
-        if ours and store.state(identity) not in ("finished", "failed"):
-            with _limited(store, identity, seconds):
+        if ours and store.is_left(identity):
+            with _limited(seconds, lambda: store.fail(identity, f"it was stopped after {seconds:g} s, its time limit")):
                 try:
-                    for module in imports:
-                        importlib.import_module(module)
                     experiment = Experiment.valid(Document(value, {}, name))
                     with experiment.precision():
                         problem = problem_of(experiment)
                         hashes = experiment.hashes(problem)
-                        run_into(store.folder(identity), experiment, problem, hashes, store.stages)
+                        run_into(store.folder(identity), experiment, problem, hashes, store.stages, picture=False)
                 except OSError:
                     raise  # the disk is full, or gone: no fault of the cell
                 except Exception as error:
@@ -144,20 +162,17 @@ def run_cell(
 
 
 @contextlib.contextmanager
-def _limited(store: Store, identity: str, seconds: float | None) -> Iterator[None]:
-    """Ends this process where a cell takes too long: nothing else ends a computation. The worker is started anew."""
-    if seconds is None:
-        yield
-        return
+def _limited(seconds: float | None, told: Callable[[], None]) -> Iterator[None]:
+    """Ends this process where something takes too long: nothing else ends a computation. The worker is started anew."""
     over = threading.Event()
 
     def watch() -> None:
         if not over.wait(seconds):
-            store.fail(identity, f"it was stopped after {seconds:g} s, its time limit")
+            told()
             os._exit(1)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    if seconds is not None:
+        threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:

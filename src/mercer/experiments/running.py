@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -75,6 +76,8 @@ def run_into(
     hashes: dict[str, str],
     store: Path,
     watch: Callable[[str], None] | None = None,
+    *,
+    picture: bool = True,
 ) -> Outcome:
     """Runs an experiment into a folder, which is there with everything in it when this returns. `store` holds stages."""
     if (found := scores_in(folder)) is not None:
@@ -82,7 +85,9 @@ def run_into(
     partial = folder.with_name(f"{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     with _log(partial / "log.txt", watch) as log:
-        made, done = _stages(experiment, problem, hashes, store, log)
+        made, done = do_stages(experiment, problem, hashes, store, log)
+        if picture:
+            draw(model_of(experiment, made), problem, partial / "fit.png")
         scores = _write(experiment, problem, hashes, made, partial, log)
     _finish(partial, folder)
     return Outcome(folder, scores, tuple(done))
@@ -102,15 +107,20 @@ def identity(experiment: Experiment, hashes: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _stages(
-    experiment: Experiment, problem: Problem, hashes: dict[str, str], store: Path, log: Callable[[str], None]
+def do_stages(
+    experiment: Experiment,
+    problem: Problem,
+    hashes: dict[str, str],
+    store: Path,
+    log: Callable[[str], None],
+    before: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What each stage gave, and which had to be done."""
-    store.mkdir(parents=True, exist_ok=True)
-    values, made, done = problem.values(), {}, []
-    key = jax.random.key(experiment.said.seed)
-    builder = Builder(experiment.document, values, key)
-    for name, said in experiment.stages.items():
+    """What each stage gave, and which had to be done; all of them, or those before one."""
+    values: dict[str, Any] = problem.values()
+    made: dict[str, Any] = {}
+    done: list[str] = []
+    builder = Builder(experiment.document, values, jax.random.key(experiment.said.seed))
+    for name, said in itertools.takewhile(lambda item: item[0] != before, experiment.stages.items()):
         path, place = store / hashes[name], ("stages", name)
         while not path.is_file():
             with claim(path.with_suffix(".claim")) as ours:
@@ -121,7 +131,7 @@ def _stages(
                     context = Context(
                         *problem.data.part("train"),
                         problem.data.part("validation"),
-                        builder.key_at((*place, "key")),
+                        key_of(builder, name),
                         path.with_suffix(".checkpoint"),
                         functools.partial(_report, log, name),
                     )
@@ -137,18 +147,18 @@ def _stages(
     return made, done
 
 
+def key_of(builder: Builder, name: str) -> jax.Array:
+    """The random key of a stage."""
+    return builder.key_at(("stages", name, "key"))
+
+
 def _report(log: Callable[[str], None], name: str, seen: Progressed) -> None:
     log(f"{name}: step {seen.step}, {float(np.mean(seen.history[-100:])):.6g}")
 
 
 def _write(experiment, problem, hashes, made, folder: Path, log) -> dict[str, dict[str, float]]:
     """Everything in the folder of a run but its log; the scores last."""
-    last = list(made.values())[-1]
-    model = last.model if isinstance(last, Fit) else last
-    if not isinstance(model, Model):
-        raise ConfigurationError(
-            f"{experiment.document.name}: the last stage gives no model, but {type(last).__name__}"
-        )
+    model = model_of(experiment, made)
     scores: dict[str, dict[str, float]] = {}
     for part in PARTS:
         X, Y = problem.data.part(part)
@@ -164,9 +174,18 @@ def _write(experiment, problem, hashes, made, folder: Path, log) -> dict[str, di
     _text(folder / "versions.json", json.dumps(versions(), indent=2) + "\n")
     _text(folder / "data.json", json.dumps(data, indent=2) + "\n")
     _text(folder / "history.csv", _history(made))
-    draw(model, problem, folder / "fit.png")
     _text(folder / "scores.json", json.dumps({"scores": scores, "stages": hashes, "format": FORMAT}, indent=2) + "\n")
     return scores
+
+
+def model_of(experiment: Experiment, made: dict[str, Any]) -> Model:
+    """What the last stage gave, which is a model."""
+    last = list(made.values())[-1]
+    model = last.model if isinstance(last, Fit) else last
+    if not isinstance(model, Model):
+        name = experiment.document.name
+        raise ConfigurationError(f"{name}: the last stage gives no model, but {type(last).__name__}")
+    return model
 
 
 def versions() -> dict[str, str]:

@@ -70,17 +70,18 @@ class Run:
         self.stepper = NaturalStepper(optimiser, num_data) if natural else GradientStepper(optimiser)
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self.feed.example))
         form = eqx.filter(objective, eqx.is_array, inverse=True)
-        self._init, self._loop = compiled_loop(form, self.stepper, every, restarts, shapes)
+        # begun(params, fixed, data): the state before the first step; stepped(state, fixed, data, fed, count, key): some steps
+        self.begun, self.stepped = compiled_loop(form, self.stepper, every, restarts, shapes)
 
     def start(self) -> State:
         """The state before the first step."""
-        return self._init(self.params, self.fixed, self.feed.example)
+        return self.begun(self.params, self.fixed, self.feed.example)
 
     def chunk(self, state: State, count: int) -> tuple[State, np.ndarray]:
         """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""
         fed = self.feed.chunk(int(state.step), count, self.every)
         # `count` as an array: a number would be a part of what is compiled.
-        results = self._loop(state, self.fixed, self.feed.data, fed, np.asarray(count), self.key)
+        results = self.stepped(state, self.fixed, self.feed.data, fed, np.asarray(count), self.key)
         done, state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)[: int(done)]
 
@@ -128,6 +129,10 @@ class Run:
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, identity, state, history)
                 ended = self._ends(callbacks, state, history)
+        return self.finished(state, history)
+
+    def finished(self, state: State, history: np.ndarray) -> Fit:
+        """What `fit` returns at a state after the last step."""
         fitted = self._result(state, history)
         model = self.objective.finish(fitted.model, self.feed.example)
         if (place := not_finite(model)) is not None:

@@ -1,0 +1,128 @@
+"""Cells that are trained in one program: those that differ in numbers alone (a learning rate, a start, data of the same shapes).
+
+A plan groups cells by what their configurations say; whether the models that they make are of one form is seen when they are
+made. What a group gives are the results of the stage `fit` of its cells, put where each cell finds them: so a cell is finished as
+it always is, and one that could not be trained with the others (its loss was not finite) is trained alone, and says why.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from mercer.experiments.building import Builder
+from mercer.experiments.catalogue import Optimiser
+from mercer.experiments.claims import claim
+from mercer.experiments.running import do_stages, key_of
+from mercer.experiments.schema import Spec
+from mercer.experiments.sweep import Cell
+from mercer.io import save
+from mercer.training.run import Run
+from mercer.training.together import Job, fit_together, form_of
+
+LARGEST = 64  # cells in a group
+# Settings of `fit` under which cells can be trained together.
+_SHARED = ("steps", "batch_size", "frozen", "every")
+
+
+def planned_groups(cells: Sequence[Cell], workers: int = 1) -> list[list[Cell]]:
+    """The cells in groups, each for one program, with something to do for every worker."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(signature(cell), []).append(cell)
+    largest = min(LARGEST, max(1, -(-len(cells) // max(workers, 1))))
+    return [group[i : i + largest] for group in found.values() for i in range(0, len(group), largest)]
+
+
+def signature(cell: Cell) -> str:
+    """What a cell has in common with those that it may be trained with; its own hash where there is nothing to train."""
+    name = stage_to_group(cell)
+    if name is None:
+        return cell.identity
+    X, Y = cell.problem.data.part("train")
+    shapes = [list(X.shape), list(Y.shape), str(X.dtype)]
+    stages = cell.experiment.document.value["stages"]
+    return json.dumps([shapes, _without_numbers(stages), cell.experiment.said.scores], sort_keys=True)
+
+
+def stage_to_group(cell: Cell) -> str | None:
+    """The first stage that trains, if it is one that can be shared."""
+    name = next((name for name, said in cell.experiment.stages.items() if said.entry.name == "fit"), None)
+    given = cell.experiment.stages[name].arguments() if name is not None else {}
+    optimiser = given.get("optimiser")
+    natural = isinstance(optimiser, Spec) and optimiser.entry.gives is not Optimiser
+    searches = isinstance(optimiser, Spec) and optimiser.entry.name in ("lbfgs", "polyak_sgd")
+    return None if natural or searches or given.get("restarts", 1) != 1 else name
+
+
+def train_together(cells: Sequence[Cell], store: Path) -> int:
+    """Trains the stage `fit` of cells that have not got it; how many were trained in programs with others."""
+    with contextlib.ExitStack() as stack:
+        jobs = [job for cell in cells for job in _jobs(cell, store, stack)]
+        trained = 0
+        for group in _of_one_form(jobs):
+            if len(group) > 1:
+                shared = group[0]
+                fitted = fit_together([job.job for job in group], shared.optimiser, **shared.settings)
+                for job, fit in zip(group, fitted, strict=True):
+                    if fit is not None:
+                        save(job.path, fit)
+                        trained += 1
+    return trained
+
+
+class _Job(NamedTuple):
+    path: Path  # where the result belongs
+    job: Job
+    optimiser: Any
+    settings: dict[str, Any]
+    told: str  # of optimiser and settings
+
+
+def _jobs(cell: Cell, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job]:
+    """What there is to train of a cell, if it is ours to do."""
+    name = stage_to_group(cell)
+    if name is None or (path := store / cell.hashes[name]).is_file():
+        return
+    if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(".checkpoint").exists():
+        return
+    problem, said = cell.problem, cell.experiment.stages[name]
+    made, _ = do_stages(cell.experiment, problem, cell.hashes, store, lambda line: None, name)
+    values = problem.values() | made
+    builder = Builder(cell.experiment.document, values, jax.random.key(cell.experiment.said.seed))
+    settings = builder.arguments(said, ("stages", name))
+    optimiser, numbers, told = _injected(said.arguments().get("optimiser"), settings.get("optimiser"))
+    shared = {key: settings[key] for key in _SHARED if key in settings}
+    job = Job(settings["model"], settings["objective"], problem.data.part("train"), key_of(builder, name), numbers)
+    yield _Job(path, job, optimiser, shared, json.dumps([told, {key: str(value) for key, value in shared.items()}]))
+
+
+def _injected(said: Any, made: Any) -> tuple[Any, dict[str, float], str]:
+    """An optimiser whose numbers are a part of its state, these numbers, and what is the same for all that share it."""
+    given = said.arguments() if isinstance(said, Spec) else {}
+    numbers = {name: float(value) for name, value in given.items() if type(value) in (int, float)}
+    if not numbers or len(numbers) < len(given):
+        return made, {}, str(said)
+    return optax.inject_hyperparams(said.entry.target)(**numbers), numbers, f"{said.entry.full_name} {sorted(numbers)}"
+
+
+def _of_one_form(jobs: Sequence[_Job]) -> list[list[_Job]]:
+    found: dict[Any, list[_Job]] = {}
+    for each in jobs:
+        options = {key: value for key, value in each.settings.items() if key != "steps"}
+        run = Run(*each.job[:3], each.optimiser, key=each.job.key, **options)
+        found.setdefault((each.told, form_of(run)), []).append(each)
+    return list(found.values())
+
+
+def _without_numbers(value: Any) -> Any:
+    """A configuration with 0 in the place of each number that is no integer; `1` and `1.0` are the same number."""
+    if isinstance(value, dict):
+        return {key: _without_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_numbers(item) for item in value]
+    return 0.0 if isinstance(value, float) else value

@@ -1,0 +1,134 @@
+"""Several runs in one program: models of one form, each with its own numbers, data, key and learning rate, under one `vmap`.
+
+What differs may be any number that is an array of the model, of the objective or of the data, and the hyperparameters of the
+optimiser (by `optax.inject_hyperparams`). The numbers are those of each run alone, up to rounding: a step of a run sees what it
+would see alone. A run whose loss is not finite stops, and the others go on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from mercer.linalg import quiet_blas
+from mercer.objectives.base import Objective
+from mercer.training.results import Fit, TrainingError
+from mercer.training.run import Run, check_count
+from mercer.training.steps import finite_starts
+
+
+class Job(NamedTuple):
+    """What a run has of its own; `hyperparameters` are those that the optimiser is injected with."""
+
+    model: Any
+    objective: Objective
+    data: tuple[Any, ...]
+    key: Any
+    hyperparameters: Mapping[str, float] = {}
+
+
+def fit_together(
+    jobs: Sequence[Job],
+    optimiser: optax.GradientTransformation | None = None,
+    *,
+    steps: int = 1000,
+    batch_size: int | None = None,
+    frozen: Callable[[Any], Any] | None = None,
+    every: int = 100,
+) -> list[Fit | None]:
+    """What `fit` gives for each job; None where a loss is not finite. The jobs must be of one `form_of`."""
+    check_count("steps", steps)
+    runs = [
+        Run(
+            job.model,
+            job.objective,
+            job.data,
+            optimiser,
+            batch_size=batch_size,
+            key=job.key,
+            frozen=frozen,
+            every=every,
+        )
+        for job in jobs
+    ]
+    first = runs[0]
+    if len({form_of(run) for run in runs}) > 1:
+        raise ValueError("fit_together: the jobs are not of one form")
+    apart = [_apart(run) for run in runs]
+    arrays, rest = _stacked([arrays for arrays, _ in apart]), apart[0][1]
+    params, data = _stacked([run.params for run in runs]), _stacked([run.feed.data for run in runs])
+    keys = jnp.stack([run.key for run in runs])
+
+    def begin(params, arrays, data):
+        return first.begun(params, eqx.combine(arrays, rest), data)
+
+    def some_steps(state, arrays, data, fed, count, key):
+        return first.stepped(state, eqx.combine(arrays, rest), data, fed, count, key)
+
+    state = jax.jit(jax.vmap(begin))(params, arrays, data)
+    if jobs[0].hyperparameters:
+        known = state.optimiser.hyperparams
+        given = {
+            name: jnp.asarray([job.hyperparameters[name] for job in jobs], known[name].dtype)
+            for name in jobs[0].hyperparameters
+        }
+        state = eqx.tree_at(lambda state: state.optimiser.hyperparams, state, {**known, **given})
+    chunk = jax.jit(jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0)))
+    history, alive = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs], np.full(len(runs), True)
+    with quiet_blas():
+        for begin_at in range(0, steps, every):
+            count = min(every, steps - begin_at)
+            fed = [run.feed.chunk(begin_at, count, every) for run in runs]
+            results = chunk(state, arrays, data, None if fed[0] is None else _stacked(fed), np.asarray(count), keys)
+            done, state, losses = jax.block_until_ready(results)
+            done, losses = np.asarray(done), np.asarray(losses)
+            alive &= (done == count) & np.isfinite(losses[:, count - 1])
+            history = [np.concatenate([before, now[:count]]) for before, now in zip(history, losses, strict=True)]
+            if not alive.any():
+                break
+        return [_finished(run, state, i, history[i]) if alive[i] else None for i, run in enumerate(runs)]
+
+
+def form_of(run: Run) -> Any:
+    """All of a run that is not a number: runs of one form can be trained together."""
+    _, rest = _apart(run)
+    leaves, structure = jax.tree.flatten((rest, run.objective.trained, run.every, run.feed.batch_size))
+    shapes = jax.tree.map(
+        lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (run.params, _apart(run)[0], run.feed.data)
+    )
+    return (
+        structure,
+        tuple(map(_hashable, leaves)),
+        jax.tree.structure(shapes),
+        tuple(map(str, jax.tree.leaves(shapes))),
+    )
+
+
+def _apart(run: Run) -> tuple[Any, Any]:
+    return eqx.partition(run.fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+
+
+def _hashable(leaf: Any) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        return id(leaf)
+    return leaf
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+
+
+def _finished(run: Run, state: Any, i: int, history: np.ndarray) -> Fit | None:
+    own = jax.tree.map(lambda leaf: leaf[i], state)
+    if not bool(np.asarray(finite_starts(own.params, 1)).all()):
+        return None
+    try:
+        return run.finished(own, history)
+    except TrainingError:
+        return None

@@ -1,0 +1,86 @@
+"""Cells that are trained together: which are, that they give what they give alone, and that one bad cell harms no other."""
+
+import numpy as np
+import pytest
+from test_run import CURVE
+
+import mercer as mc
+from mercer.experiments import Options, Store, Sweep
+from mercer.experiments.engine import run_cell, run_group
+from mercer.experiments.groups import planned_groups, signature, stage_to_group, train_together
+
+RATE = "stages.posterior.optimiser.learning_rate"
+SWEEP = f"name: together\nexperiment: curve.yaml\ngrid:\n  data.number: [2, 3]\n  {RATE}: [1e-2, 1e-3]\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "curve.yaml").write_text(CURVE)
+    return tmp_path
+
+
+def cells_of(folder, text=SWEEP):
+    return Sweep.of(text, folder=folder).cells
+
+
+def sent(cells):
+    return [(cell.experiment.document.value, cell.experiment.document.name, cell.identity) for cell in cells]
+
+
+def test_what_is_grouped(folder):
+    cells = cells_of(folder)
+    assert len({signature(cell) for cell in cells}) == 1 and len(planned_groups(cells)) == 1
+    assert [len(group) for group in planned_groups(cells, workers=2)] == [2, 2]
+    others = {
+        "seed: [0, 1]": 1,
+        "stages.prior.noise: [0.1, 0.2]": 1,
+        "data.noise: [0.1, 0.2]": 1,
+        "data.num: [100, 200]": 2,
+        "stages.posterior.steps: [10, 20]": 2,
+        "stages.prior.M: [5, 6]": 2,
+        "stages.posterior.optimiser.type: [adam, adabelief]": 2,
+        "stages.prior.kernel: [RBF, Matern32]": 2,
+    }
+    for axis, number in others.items():
+        assert len(planned_groups(cells_of(folder, f"experiment: curve.yaml\ngrid: {{{axis}}}"))) == number, axis
+
+
+def test_what_cannot_be(folder):
+    text = "experiment: curve.yaml\ngrid: {stages.posterior.optimiser: [lbfgs, {type: NaturalGradient, gamma: 0.5}]}"
+    assert [stage_to_group(cell) for cell in cells_of(folder, text)] == [None, None]
+    assert [stage_to_group(cell) for cell in cells_of(folder)] == ["posterior"] * 4
+
+
+def test_cells_are_what_they_are_alone(folder):
+    cells = cells_of(folder)
+    run_group(sent(cells), str(folder / "together"), Options())
+    trained = list((folder / "together" / "cells").glob("*/log.txt"))
+    assert len(trained) == 4 and all("posterior: read" in path.read_text() for path in trained)
+    for one in sent(cells)[1:3]:
+        run_cell(*one, str(folder / "alone"))
+        scores = [Store(folder / name).scores(one[2]) for name in ("together", "alone")]
+        for part in ("train", "validation", "test"):
+            # The objective is ill-conditioned: rounding of 1e-16 grows by eight decades in 30 steps.
+            assert np.allclose(list(scores[0][part].values()), list(scores[1][part].values()), rtol=1e-6)
+            assert scores[0][part]["rmse"] == pytest.approx(scores[1][part]["rmse"], rel=1e-9)
+
+
+def test_a_cell_that_is_not_finite_fails_alone(folder):
+    cells = cells_of(folder, SWEEP.replace("1e-2", "1e200"))
+    run_group(sent(cells), str(folder / "runs"), Options())
+    store = Store(folder / "runs")
+    states = {cell.labels[RATE]: store.state(cell.identity) for cell in cells}
+    assert states == {"1e+200": "failed", "0.001": "finished"}
+    failed = next(cell for cell in cells if cell.labels[RATE] == "1e+200")
+    assert (
+        "TrainingError" in store.failure(failed.identity)["reason"]
+        or "not finite" in store.failure(failed.identity)["reason"]
+    )
+
+
+def test_what_is_there_is_not_trained_again(folder):
+    cells = cells_of(folder)
+    with cells[0].experiment.precision():
+        assert train_together(cells[:2], folder / "stages") == 2
+        assert train_together(cells[:3], folder / "stages") == 0  # one alone is not trained here
+    assert isinstance(mc.load(folder / "stages" / cells[0].hashes["posterior"]), mc.training.Fit)
