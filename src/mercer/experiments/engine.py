@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -169,7 +170,7 @@ def _limited(seconds: float | None, told: Callable[[], None]) -> Iterator[None]:
     def watch() -> None:
         if not over.wait(seconds):
             told()
-            os._exit(1)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     if seconds is not None:
         threading.Thread(target=watch, daemon=True).start()
