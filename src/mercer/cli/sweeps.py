@@ -95,6 +95,17 @@ def retry(
 
 
 @sweeps.command()
+def script(sweep: _File) -> None:
+    """Print what is handed to the queue for each worker, by the block `cluster` of a sweep."""
+    cluster = experiments().Sweep.read(sweep).blocks.cluster
+    if cluster is None:
+        raise experiments().ConfigurationError(
+            f"{sweep} has no block cluster: its workers are processes of this machine"
+        )
+    print(cluster.script())
+
+
+@sweeps.command()
 def status(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")] = None,
     out: _Out = Path("runs"),

@@ -1,7 +1,6 @@
 """The engine of sweeps: cells on the workers of Dask.
 
-By default the workers are processes of this machine, one for each core, each with one thread and its share of the memory;
-`scheduler` is the address of a cluster that runs already. A task is a group of cells (`mercer.experiments.groups`). It is
+A task is a group of cells (`mercer.experiments.groups`) on one of the workers (`mercer.experiments.clusters`). It is
 idempotent: what is finished is not run again, what another runs is left alone. So a task may be lost with its worker and given to
 another, as often as it takes: Dask is told not to count. What counts is in the files, by cell: one that kills its workers, or is
 over its time, has failed, and the others go on.
@@ -21,27 +20,18 @@ from typing import Any
 
 from mercer.errors import MercerError
 from mercer.experiments.cells import Store, error_in_words
+from mercer.experiments.clusters import Cluster, client_of, imported
 from mercer.experiments.experiment import Experiment
 from mercer.experiments.groups import planned_groups, train_together
 from mercer.experiments.running import run_into
 from mercer.experiments.sweep import Cell, Sweep, problem_of
 from mercer.experiments.text import ConfigurationError, Document
 
-_INSTALL = "sweeps need Dask: pip install 'mercer[sweeps]'"
-# Workers are many: each computes in one thread.
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-}
-_TOLD_WRONG = 1_000_000  # of lost workers, before Dask gives a task up
-
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How a sweep is run: workers, the memory of each ("4GiB"), seconds for a cell, a scheduler, whether one failure ends all,
-    and modules that workers import first, for what they register.
+    modules that workers import first, for what they register, and the cluster where they are.
     """
 
     workers: int | None = None
@@ -50,6 +40,7 @@ class Options:
     scheduler: str | None = None
     fail_fast: bool = False
     imports: tuple[str, ...] = ()
+    cluster: Cluster | None = None
 
 
 def run_sweep(
@@ -68,7 +59,10 @@ def run_sweep(
             store.forget_failure(identity)
             states[identity] = "missing"
     left = [cell for cell in sweep.cells if states[cell.identity] in ("missing", "running")]
-    found = run_cells(left, Path(root), options or Options(), watch) if left else {}
+    options = options or Options()
+    if options.cluster is None and sweep.blocks.cluster is not None:
+        options = dataclasses.replace(options, cluster=sweep.blocks.cluster)
+    found = run_cells(left, Path(root), options, watch) if left else {}
     return {**{identity: str(state) for identity, state in states.items()}, **found}
 
 
@@ -79,11 +73,11 @@ def run_cells(
 
     What another process runs is waited for, and run if that process dies. An error of the disk is raised in the end.
     """
-    distributed = _distributed()
+    distributed = imported()
     store, left, session = Store(root), {cell.identity: cell for cell in cells}, secrets.token_hex(8)
     found: dict[str, str] = {}
     trouble: OSError | None = None
-    with _client(distributed, options) as client:
+    with client_of(options.cluster, options.scheduler, options.workers, options.memory) as client:
         while left and trouble is None:
             groups = planned_groups(list(left.values()), len(client.scheduler_info()["workers"]))
             sent = [([_sent(cell) for cell in group], str(root.absolute()), options, session) for group in groups]
@@ -178,40 +172,3 @@ def _limited(seconds: float | None, told: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-@contextlib.contextmanager
-def _client(distributed: Any, options: Options) -> Iterator[Any]:
-    import dask
-
-    settings = {
-        "distributed.scheduler.allowed-failures": _TOLD_WRONG,
-        "distributed.worker.daemon": False,
-        "distributed.nanny.pre-spawn-environ": _ENVIRONMENT,
-        "distributed.comm.timeouts.connect": "60s",
-    }
-    with dask.config.set(settings):
-        if options.scheduler is not None:
-            with distributed.Client(options.scheduler) as client:
-                yield client
-            return
-        with (
-            distributed.LocalCluster(
-                n_workers=options.workers or os.cpu_count() or 1,
-                threads_per_worker=1,
-                processes=True,
-                memory_limit=options.memory or "auto",
-                dashboard_address=None,
-                silence_logs=50,
-            ) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            yield client
-
-
-def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError as error:
-        raise ImportError(_INSTALL) from error
-    return distributed

@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
+from mercer.experiments.clusters import Cluster
 from mercer.experiments.experiment import Experiment, Problem, place
 from mercer.experiments.messages import brief, explained, nearest
 from mercer.experiments.running import identity
@@ -90,6 +91,7 @@ class _Blocks(BaseModel):
     points: list[dict[str, Any]] = Field([], alias="list")
     random: _Random | None = None
     exclude: list[dict[str, Any]] = []
+    cluster: Cluster | None = None
 
 
 @dataclasses.dataclass(frozen=True)
