@@ -7,7 +7,7 @@ from test_run import CURVE
 import mercer as mc
 from mercer.experiments import Options, Store, Sweep
 from mercer.experiments.engine import run_cell, run_group
-from mercer.experiments.groups import planned_groups, signature, stage_to_group, train_together
+from mercer.experiments.groups import planned_groups, signature, stage_to_group, train_group
 
 RATE = "stages.posterior.optimiser.learning_rate"
 SWEEP = f"name: together\nexperiment: curve.yaml\ngrid:\n  data.number: [2, 3]\n  {RATE}: [1e-2, 1e-3]\n"
@@ -81,6 +81,6 @@ def test_a_cell_that_is_not_finite_fails_alone(folder):
 def test_what_is_there_is_not_trained_again(folder):
     cells = cells_of(folder)
     with cells[0].experiment.precision():
-        assert train_together(cells[:2], folder / "stages") == 2
-        assert train_together(cells[:3], folder / "stages") == 0  # one alone is not trained here
+        assert train_group(cells[:2], folder / "stages") == 2
+        assert train_group(cells[:3], folder / "stages") == 0  # one alone is not trained here
     assert isinstance(mc.load(folder / "stages" / cells[0].hashes["posterior"]), mc.training.Fit)

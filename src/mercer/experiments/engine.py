@@ -22,7 +22,7 @@ from mercer.errors import MercerError
 from mercer.experiments.cells import Store, error_in_words
 from mercer.experiments.clusters import Cluster, client_of, imported
 from mercer.experiments.experiment import Experiment
-from mercer.experiments.groups import planned_groups, train_together
+from mercer.experiments.groups import planned_groups, train_group
 from mercer.experiments.running import run_into
 from mercer.experiments.sweep import Cell, Sweep, problem_of
 from mercer.experiments.text import ConfigurationError, Document
@@ -125,7 +125,7 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
                     contextlib.suppress(ConfigurationError, MercerError, ValueError, TypeError, FloatingPointError),
                     left[0].experiment.precision(),
                 ):
-                    train_together(left, store.stages)
+                    train_group(left, store.stages)
     for cell in cells:
         run_cell(*cell, root, options.seconds, session)
 

@@ -22,7 +22,7 @@ from mercer.experiments.schema import Spec
 from mercer.experiments.sweep import Cell
 from mercer.io import save
 from mercer.training.run import Run
-from mercer.training.together import Job, fit_together, form_of
+from mercer.training.together import form_of, train_together
 
 LARGEST = 64  # cells in a group
 # Settings of `fit` under which cells can be trained together.
@@ -59,16 +59,16 @@ def stage_to_group(cell: Cell) -> str | None:
     return None if natural or searches or given.get("restarts", 1) != 1 else name
 
 
-def train_together(cells: Sequence[Cell], store: Path) -> int:
+def train_group(cells: Sequence[Cell], store: Path) -> int:
     """Trains the stage `fit` of cells that have not got it; how many were trained in programs with others."""
+    trained = 0
     with contextlib.ExitStack() as stack:
         jobs = [job for cell in cells for job in _jobs(cell, store, stack)]
-        trained = 0
         for group in _of_one_form(jobs):
             if len(group) > 1:
-                shared = group[0]
-                fitted = fit_together([job.job for job in group], shared.optimiser, **shared.settings)
-                for job, fit in zip(group, fitted, strict=True):
+                numbers = [job.hyperparameters for job, _ in group]
+                fitted = train_together([run for _, run in group], numbers, group[0][0].settings.get("steps", 1000))
+                for (job, _), fit in zip(group, fitted, strict=True):
                     if fit is not None:
                         save(job.path, fit)
                         trained += 1
@@ -77,7 +77,11 @@ def train_together(cells: Sequence[Cell], store: Path) -> int:
 
 class _Job(NamedTuple):
     path: Path  # where the result belongs
-    job: Job
+    model: Any
+    objective: Any
+    data: tuple[Any, ...]
+    key: Any
+    hyperparameters: dict[str, float]
     optimiser: Any
     settings: dict[str, Any]
     told: str  # of optimiser and settings
@@ -97,8 +101,21 @@ def _jobs(cell: Cell, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job
     settings = builder.arguments(said, ("stages", name))
     optimiser, numbers, told = _injected(said.arguments().get("optimiser"), settings.get("optimiser"))
     shared = {key: settings[key] for key in _SHARED if key in settings}
-    job = Job(settings["model"], settings["objective"], problem.data.part("train"), key_of(builder, name), numbers)
-    yield _Job(path, job, optimiser, shared, json.dumps([told, {key: str(value) for key, value in shared.items()}]))
+    told = json.dumps([told, {key: str(value) for key, value in shared.items()}])
+    data, key = problem.data.part("train"), key_of(builder, name)
+    yield _Job(path, settings["model"], settings["objective"], data, key, numbers, optimiser, shared, told)
+
+
+def _of_one_form(jobs: Sequence[_Job]) -> list[list[tuple[_Job, Run]]]:
+    """Jobs with their runs, in groups that have an optimiser in common and are of one form."""
+    found: dict[Any, list[tuple[_Job, Run]]] = {}
+    optimisers: dict[str, Any] = {}
+    for job in jobs:
+        options = {key: value for key, value in job.settings.items() if key != "steps"}
+        optimiser = optimisers.setdefault(job.told, job.optimiser)
+        run = Run(job.model, job.objective, job.data, optimiser, key=job.key, **options)
+        found.setdefault((job.told, form_of(run)), []).append((job, run))
+    return list(found.values())
 
 
 def _injected(said: Any, made: Any) -> tuple[Any, dict[str, float], str]:
@@ -108,15 +125,6 @@ def _injected(said: Any, made: Any) -> tuple[Any, dict[str, float], str]:
     if not numbers or len(numbers) < len(given):
         return made, {}, str(said)
     return optax.inject_hyperparams(said.entry.target)(**numbers), numbers, f"{said.entry.full_name} {sorted(numbers)}"
-
-
-def _of_one_form(jobs: Sequence[_Job]) -> list[list[_Job]]:
-    found: dict[Any, list[_Job]] = {}
-    for each in jobs:
-        options = {key: value for key, value in each.settings.items() if key != "steps"}
-        run = Run(*each.job[:3], each.optimiser, key=each.job.key, **options)
-        found.setdefault((each.told, form_of(run)), []).append(each)
-    return list(found.values())
 
 
 def _without_numbers(value: Any) -> Any:

@@ -32,7 +32,7 @@ from mercer.experiments.building import Builder
 from mercer.experiments.claims import claim
 from mercer.experiments.experiment import FORMAT, Experiment, Problem
 from mercer.experiments.pictures import draw
-from mercer.experiments.scores import SCORES
+from mercer.experiments.scores import scores_of
 from mercer.experiments.stages import Context
 from mercer.experiments.text import ConfigurationError
 from mercer.io import load, save
@@ -163,9 +163,7 @@ def _write(experiment, problem, hashes, made, folder: Path, log) -> dict[str, di
     for part in PARTS:
         X, Y = problem.data.part(part)
         if len(X):
-            scores[part] = {
-                name: SCORES[name](model, X, Y, problem.centre, problem.scale) for name in experiment.said.scores
-            }
+            scores[part] = scores_of(model, X, Y, problem.scale, experiment.said.scores)
             log(f"{part}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores[part].items()))
     rows = {part: len(problem.data.part(part)[0]) for part in PARTS}
     data = {"fingerprint": problem.original.fingerprint(), "rows": rows, "inputs": problem.data.X.shape[1]}
@@ -188,6 +186,7 @@ def model_of(experiment: Experiment, made: dict[str, Any]) -> Model:
     return model
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Of this library, of what it stands on, and of the machine."""
     found = {name: metadata.version(name) for name in _PACKAGES}

@@ -1,52 +1,80 @@
 """Scores of a model on a part of the data, in the units of the data."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from mercer.model import Model
 from mercer.tabular import scores as of_tables
 
-Score = Callable[[Model, np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """What a model says of some data in standard units, each thing asked once. y = centre + scale * (its standard value)."""
+
+    model: Model
+    X: np.ndarray
+    Y: np.ndarray
+    scale: np.ndarray
+
+    @functools.cached_property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of observations, [N, P]."""
+        said = self.model.predict(self.X)
+        return np.asarray(said.mean), np.asarray(said.variance)
+
+    @functools.cached_property
+    def probabilities(self) -> np.ndarray:
+        """Of classes, [N, C]; of one column, that of class 1."""
+        mean = self.moments[0]
+        return np.concatenate([1.0 - mean, mean], axis=1) if mean.shape[1] == 1 else mean
+
+    @property
+    def pair(self) -> tuple[np.ndarray, np.ndarray]:
+        """Observations and their means in the units of the data, in one row."""
+        return (self.scale * self.Y).ravel(), (self.scale * self.moments[0]).ravel()
 
 
-def nlpd(model: Model, X: np.ndarray, Y: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> float:
+def nlpd(scored: Scored) -> float:
     """Minus the mean log density of the observations."""
-    return float(np.sum(np.log(scale)) - np.mean(np.asarray(model.log_density(X, Y))))
+    return float(np.sum(np.log(scored.scale)) - np.mean(np.asarray(scored.model.log_density(scored.X, scored.Y))))
 
 
-def rmse(model: Model, X: np.ndarray, Y: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> float:
+def rmse(scored: Scored) -> float:
     """The root of the mean squared error."""
-    return of_tables.rmse((scale * Y).ravel(), (scale * np.asarray(model.predict(X).mean)).ravel())
+    return of_tables.rmse(*scored.pair)
 
 
-def mae(model: Model, X: np.ndarray, Y: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> float:
+def mae(scored: Scored) -> float:
     """The mean absolute error."""
-    return of_tables.mae((scale * Y).ravel(), (scale * np.asarray(model.predict(X).mean)).ravel())
+    return of_tables.mae(*scored.pair)
 
 
-def coverage(model: Model, X: np.ndarray, Y: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> float:
+def coverage(scored: Scored) -> float:
     """The share of observations in intervals of 90 %."""
-    said = model.predict(X)
-    half = 1.6448536269514722 * np.sqrt(np.asarray(said.variance))
-    mean = np.asarray(said.mean)
-    return of_tables.coverage(Y.ravel(), (mean - half).ravel(), (mean + half).ravel())
+    mean, variance = scored.moments
+    half = 1.6448536269514722 * np.sqrt(variance)
+    return of_tables.coverage(scored.Y.ravel(), (mean - half).ravel(), (mean + half).ravel())
 
 
-def accuracy(model: Model, X: np.ndarray, Y: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> float:
+def accuracy(scored: Scored) -> float:
     """The share of right classes."""
-    return of_tables.accuracy(Y[:, 0], _probabilities(model, X))
+    return of_tables.accuracy(scored.Y[:, 0], scored.probabilities)
 
 
-def calibration_error(model: Model, X: np.ndarray, Y: np.ndarray, centre: np.ndarray, scale: np.ndarray) -> float:
+def calibration_error(scored: Scored) -> float:
     """How far the probabilities of classes are from their frequencies."""
-    return of_tables.calibration_error(Y[:, 0], _probabilities(model, X))
+    return of_tables.calibration_error(scored.Y[:, 0], scored.probabilities)
 
 
-SCORES: dict[str, Score] = {score.__name__: score for score in (nlpd, rmse, mae, coverage, accuracy, calibration_error)}
+SCORES: dict[str, Callable[[Scored], float]] = {
+    score.__name__: score for score in (nlpd, rmse, mae, coverage, accuracy, calibration_error)
+}
 
 
-def _probabilities(model: Model, X: np.ndarray) -> np.ndarray:
-    """[N, C]; of one column, that of class 1."""
-    found = np.asarray(model.predict(X).mean)
-    return np.concatenate([1.0 - found, found], axis=1) if found.shape[1] == 1 else found
+def scores_of(model: Model, X: np.ndarray, Y: np.ndarray, scale: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """Some scores, by name."""
+    scored = Scored(model, X, Y, scale)
+    return {name: SCORES[name](scored) for name in names}

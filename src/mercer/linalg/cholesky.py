@@ -87,7 +87,8 @@ def _first_jitter(A: Float[Array, "M M"]) -> float:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _factorise(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
     """The factor and the jitter."""
-    attempts = functools.partial(_attempts, always)
+    # Outside of compiled functions the loop would be compiled at each call.
+    attempts = functools.partial(_compiled_attempts if is_concrete(A) else _attempts, always)
     return (attempts if A.shape[-1] <= _SMALLEST_BLOCK else one_by_one(attempts))(A)
 
 
@@ -110,6 +111,9 @@ def _attempts(always: bool, A: Float[Array, "M M"]) -> tuple[Array, Array]:
     start = jnp.asarray(first if always else 0.0, A.dtype)
     factor, relative = jax.lax.while_loop(failed, retry, (attempt(start * scale), start))
     return factor, relative * scale
+
+
+_compiled_attempts = jax.jit(_attempts, static_argnums=0)
 
 
 def _cholesky(A: Float[Array, "M M"]) -> Float[Array, "M M"]:

@@ -41,20 +41,14 @@ def fit_together(
     every: int = 100,
 ) -> list[Fit | None]:
     """What `fit` gives for each job; None where a loss is not finite. The jobs must be of one `form_of`."""
+    options = {"batch_size": batch_size, "frozen": frozen, "every": every}
+    runs = [Run(job.model, job.objective, job.data, optimiser, key=job.key, **options) for job in jobs]
+    return train_together(runs, [job.hyperparameters for job in jobs], steps)
+
+
+def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, float]], steps: int) -> list[Fit | None]:
+    """What each of some runs gives, all of one form and with one optimiser, each with hyperparameters of its own."""
     check_count("steps", steps)
-    runs = [
-        Run(
-            job.model,
-            job.objective,
-            job.data,
-            optimiser,
-            batch_size=batch_size,
-            key=job.key,
-            frozen=frozen,
-            every=every,
-        )
-        for job in jobs
-    ]
     first = runs[0]
     if len({form_of(run) for run in runs}) > 1:
         raise ValueError("fit_together: the jobs are not of one form")
@@ -70,19 +64,19 @@ def fit_together(
         return first.stepped(state, eqx.combine(arrays, rest), data, fed, count, key)
 
     state = jax.jit(jax.vmap(begin))(params, arrays, data)
-    if jobs[0].hyperparameters:
+    if hyperparameters[0]:
         known = state.optimiser.hyperparams
         given = {
-            name: jnp.asarray([job.hyperparameters[name] for job in jobs], known[name].dtype)
-            for name in jobs[0].hyperparameters
+            name: jnp.asarray([own[name] for own in hyperparameters], known[name].dtype) for name in hyperparameters[0]
         }
         state = eqx.tree_at(lambda state: state.optimiser.hyperparams, state, {**known, **given})
     chunk = jax.jit(jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0)))
-    history, alive = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs], np.full(len(runs), True)
+    history = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs]
+    alive = np.full(len(runs), True)
     with quiet_blas():
-        for begin_at in range(0, steps, every):
-            count = min(every, steps - begin_at)
-            fed = [run.feed.chunk(begin_at, count, every) for run in runs]
+        for begin_at in range(0, steps, first.every):
+            count = min(first.every, steps - begin_at)
+            fed = [run.feed.chunk(begin_at, count, first.every) for run in runs]
             results = chunk(state, arrays, data, None if fed[0] is None else _stacked(fed), np.asarray(count), keys)
             done, state, losses = jax.block_until_ready(results)
             done, losses = np.asarray(done), np.asarray(losses)
