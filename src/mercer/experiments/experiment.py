@@ -122,16 +122,22 @@ class Experiment:
 
     def needs(self, name: str) -> list[str]:
         """The earlier stages that a stage refers to, directly."""
-        return [other for other in self.stages if other in set(_references(self.document.value["stages"][name]))]
+        named = {reference for _, reference in self._references[name]}
+        return [other for other in self.stages if other in named]
+
+    @functools.cached_property
+    def _references(self) -> dict[str, list[tuple[Path, str]]]:
+        """Of each stage: the places with references, and the first name in each."""
+        return {name: _places(value, ("stages", name)) for name, value in self.document.value["stages"].items()}
 
     def _check_references(self) -> None:
         allowed: list[str] = list(_DATA)
         if not self.stages:
             raise self.document.refuse(("stages",), "an experiment has at least one stage")
-        for name, value in self.document.value["stages"].items():
+        for name, references in self._references.items():
             if name in _DATA or not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise self.document.refuse(("stages", name), "the name of a stage is a word, and none of X, Y, N, D, P")
-            for path, reference in _places(value, ("stages", name)):
+            for path, reference in references:
                 if reference not in allowed:
                     raise self.document.refuse(path, f"there is no ${reference} here{nearest(reference, allowed)}")
             allowed.append(name)
@@ -200,17 +206,14 @@ def _settings_of(name: str | None) -> set[str]:
     return found or {*_Settings.model_fields, "data", "split", "stages", "scores"}
 
 
-def _references(value: Any) -> list[str]:
-    return [name for _, name in _places(value, ())]
-
-
 def _places(value: Any, path: Path) -> list[tuple[Path, str]]:
     """References in a value, each with its place and the first name in it."""
     if isinstance(value, str):
-        found = re.match(r"\$([A-Za-z_]\w*)", value)
+        found = re.match(r"\$([A-Za-z_]\w*)", value) if value.startswith("$") else None
         return [(path, found[1])] if found else []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, item in items for place in _places(item, (*path, key))]
+    inside = ((key, item) for key, item in items if isinstance(item, str | dict | list))
+    return [place for key, item in inside for place in _places(item, (*path, key))]
 
 
 def _change(document: Document, change: str) -> None:
