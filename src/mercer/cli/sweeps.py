@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,36 +63,13 @@ def run(
         raise typer.Exit(_FAILED)
 
 
-@sweeps.command()
-def resume(
-    sweep: _File,
-    out: _Out = Path("runs"),
-    fail_fast: _FailFast = False,
-    workers: _Workers = None,
-    memory: _Memory = None,
-    seconds: _Seconds = None,
-    scheduler: _Scheduler = None,
-    imports: Imports = None,
-    quiet: Quiet = False,
-) -> None:
-    """Go on with a sweep: `run`, by another name."""
-    run(sweep, out, False, False, fail_fast, workers, memory, seconds, scheduler, imports, quiet)
+@functools.wraps(run)
+def _retry(**options: Any) -> None:
+    run(**options | {"retry_failed": True})
 
 
-@sweeps.command()
-def retry(
-    sweep: _File,
-    out: _Out = Path("runs"),
-    fail_fast: _FailFast = False,
-    workers: _Workers = None,
-    memory: _Memory = None,
-    seconds: _Seconds = None,
-    scheduler: _Scheduler = None,
-    imports: Imports = None,
-    quiet: Quiet = False,
-) -> None:
-    """Go on with a sweep, and run the cells that failed again."""
-    run(sweep, out, False, True, fail_fast, workers, memory, seconds, scheduler, imports, quiet)
+sweeps.command("resume", help="Go on with a sweep: `run`, by another name.")(run)
+sweeps.command("retry", help="Go on with a sweep, and run the cells that failed again.")(_retry)
 
 
 @sweeps.command()
