@@ -14,6 +14,7 @@ import pytest
 from test_yaml import mutated
 
 import mercer as mc
+from cases import mostly_slow
 from mercer.experiments import ConfigurationError, Experiment, json_schema, run, stage
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
@@ -250,7 +251,7 @@ def test_the_schema_has_what_can_be_named():
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.parametrize("name", ["regulariser", "approximate"])
+@pytest.mark.parametrize("name", mostly_slow(["regulariser", "approximate"], "approximate"))
 def test_the_examples_of_the_paper_run(name, tmp_path):
     changes = ["data.num=100", "stages.prior.rounds=1", "stages.prior.steps=5"]
     changes += ["stages.posterior.steps=20", "stages.posterior.every=10"] if name == "approximate" else []
