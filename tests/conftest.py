@@ -107,3 +107,12 @@ def both_ways(as_on_a_gpu):
         return on_cpu.compile()(*arguments), on_gpu.compile()(*arguments)
 
     return evaluate
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the cases that `slow_cases.txt` lists."""
+    folder = Path(__file__).parent
+    listed = {line for line in (folder / "slow_cases.txt").read_text().splitlines() if not line.startswith("#")}
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker(pytest.mark.slow)
