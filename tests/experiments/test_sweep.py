@@ -219,6 +219,11 @@ def test_results_and_what_is_stale(folder):
         results(root, "nothing")
 
 
+def test_a_name_is_no_path(folder):
+    planned(sweep_of(folder, SWEEP.replace("name: small", "name: ../../away")), folder / "runs", write=True)
+    assert [path.name for path in (folder / "runs" / "sweeps").iterdir()] == ["------away.json"]
+
+
 def test_on_workers(folder, capsys):
     """A sweep in which cells fail, and the rest go on; run again, nothing is done."""
     text = SWEEP.replace("[0.3, 0.5]", "[0.3, -1.0]").replace("lengthscale:", "variance:")

@@ -197,6 +197,8 @@ class TestFromYaml:
                 "{type: adam, learning_rate: {type: cosine_decay_schedule, init_value: 1, decay_steps: 1.5}}",
                 "learning_rate.decay_steps: expected an integer, got 1.5",
             ),
+            ("{type: NNGP, layers: [], image_shape: [.nan]}", "image_shape"),
+            ("{type: mercer.inducing.kmeans, X: $X, M: .inf}", "M: expected an integer, got inf"),
             (
                 "{saved: {class: os.system, fields: {}}}",
                 "what is saved here cannot be read: the class 'os.system' is not known here",

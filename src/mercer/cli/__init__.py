@@ -53,11 +53,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     from mercer.io.tables import TableError
 
     said = _with_options(" ".join(str(error).split())[:1000])
-    if (
-        isinstance(error, TableError | FormatError)
-        or type(error).__name__ == "ConfigurationError"
-        or (isinstance(error, ImportError) and "pip install" in said)
-    ):
+    if isinstance(error, TableError | FormatError) or (isinstance(error, ImportError) and "pip install" in said):
         return said, 1
     if isinstance(error, FileNotFoundError) and error.filename is None:
         return f"{said}; check the path", 1

@@ -180,8 +180,7 @@ def _made_by_optax(function: Any) -> Any:
 def _parameters(cls: type) -> tuple[Parameter, ...]:
     if issubclass(cls, tuple):
         return _signature(cls.__new__, skip=1)
-    hints = {field: kind for field, kind in _class_hints(cls).items()}
-    found = _signature(cls.__init__, skip=1)
+    hints, found = _class_hints(cls), _signature(cls.__init__, skip=1)
     vague = (Any, EMPTY)
     return tuple(dataclasses.replace(p, hint=hints.get(p.name, p.hint)) if p.hint in vague else p for p in found)
 

@@ -1,6 +1,6 @@
 """Cells on the disk: finished, failed, running or missing, told apart by files alone.
 
-    cells/HASH/            finished: all that a run gives
+    cells/HASH/            finished: all that a run gives but the picture
     cells/HASH.failed      why it failed, and when
     cells/HASH.claim       somebody runs it
     cells/HASH.partial     what is there of it so far

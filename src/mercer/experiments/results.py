@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mercer.experiments.cells import State, Store
+from mercer.experiments.running import as_file_name
 from mercer.experiments.sweep import Sweep
 from mercer.experiments.text import ConfigurationError
 from mercer.io.atomic import replacing
@@ -70,4 +71,4 @@ def results(folder: str | Path, sweep: str | None = None) -> Any:
 
 
 def _path(root: Path, name: str) -> Path:
-    return root / "sweeps" / f"{name}.json"
+    return root / "sweeps" / f"{as_file_name(name)}.json"

@@ -65,7 +65,7 @@ def run(
     with experiment.precision():
         problem = experiment.load()
         hashes = experiment.hashes(problem)
-        name = f"{_as_file_name(experiment.said.name)}-{identity(experiment, hashes)[:12]}"
+        name = f"{as_file_name(experiment.said.name)}-{identity(experiment, hashes)[:12]}"
         return run_into(Path(out) / name, experiment, problem, hashes, Path(out) / "stages", watch)
 
 
@@ -232,5 +232,6 @@ def _log(path: Path, watch: Callable[[str], None] | None) -> Iterator[Callable[[
         yield log
 
 
-def _as_file_name(name: str) -> str:
+def as_file_name(name: str) -> str:
+    """A name without what means something in a path."""
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:60] or "experiment"

@@ -199,9 +199,7 @@ class Place:
         if isinstance(value, int) and "int" in self.forms:
             return "int"
         if isinstance(value, int | float):
-            return (
-                "number" if "number" in self.forms else "int" if "int" in self.forms and value == int(value) else None
-            )
+            return "number" if "number" in self.forms else None
         return self._form_of_text(value)
 
     def _form_of_text(self, value: str) -> str | None:
