@@ -2,9 +2,9 @@
 
 Hidden layers take an image to an image: the value at a place is that of a function of the patch around it, whose mean is the
 pixel in the middle (Blomqvist et al., 2018). The values of all places are drawn jointly. The last layer has ten functions,
-each the mean of the responses to patches with a weight for each place, and the likelihood is a softmax. With no hidden layer it
-is the model of `mnist.py`. Pixels are between 0 and 1, training is by Adam with a learning rate that falls along a cosine, in
-float32.
+each the mean of the responses to patches with a weight for each place, plus a function of the whole image, and the likelihood is
+a softmax. With no hidden layer it is the model of `mnist.py`. Pixels are between 0 and 1, training is by Adam with a learning
+rate that falls along a cosine, in float32.
 
 A run that was stopped, or that `--seconds` ended, goes on from `--checkpoint` if it is started again with the same options. For a
 GPU. Data: `MERCER_DATA`, else ../shared/data beside the repository.
@@ -51,7 +51,12 @@ def model_of(X, arguments):
     places = (shape[0] - patch[0] + 1) * (shape[1] - patch[1] + 1)
     base = mc.kernels.RBF(arguments.lengthscale, arguments.variance)
     kernel = mc.kernels.Convolutional(base, shape, patch, "mean", np.ones(places))
-    last = mc.Sparse(mc.GP(kernel), patches_of(X, kernel, arguments.M, keys[-1]), num_outputs=10)
+    inducing = patches_of(X, kernel, arguments.M, keys[-1])
+    if arguments.points:
+        whole = mc.inducing.random_subset(X, arguments.points, key=jax.random.key(arguments.seed + 1))
+        kernel = kernel + mc.kernels.RBF(10.0, 5.0)
+        inducing = mc.inducing.PerTerm([inducing, mc.inducing.Points(whole)])
+    last = mc.Sparse(mc.GP(kernel), inducing, num_outputs=10)
     likelihood = mc.likelihoods.Softmax(10, num_samples=arguments.samples)
     return mc.Model(mc.Deep([*layers, last], num_samples=arguments.passes), likelihood)
 
@@ -73,6 +78,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=500, help="steps between checkpoints")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--M", type=int, default=500, help="inducing patches of the last layer")
+    parser.add_argument("--points", type=int, default=500, help="inducing images of the last layer; 0: patches only")
     parser.add_argument("--hidden-M", type=int, default=256, help="those of hidden layers")
     parser.add_argument("--patch", type=int, default=5, help="height and width")
     parser.add_argument("--rate", type=float, default=0.01, help="of Adam; falls along a cosine, to a hundredth")

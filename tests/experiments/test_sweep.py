@@ -7,10 +7,8 @@ import subprocess
 import threading
 import time
 
-import jax
 import pytest
 
-from mercer.cli import main
 from mercer.experiments import ConfigurationError, Store, Sweep, claims, planned, results
 from mercer.experiments.engine import run_cell
 
@@ -207,13 +205,13 @@ def leave_behind(path, session=""):
 def test_results_and_what_is_stale(folder):
     root = folder / "runs"
     run_here(sweep_of(folder), root)
-    cells, stale = planned(sweep_of(folder), root, write=True)
-    assert [cell.state for cell in cells] == ["finished"] * 4 and stale == []
+    plan, stale = planned(sweep_of(folder), root, write=True)
+    assert [cell.state for cell in plan.cells] == ["finished"] * 4 and stale == []
     table = results(root)
     assert table.shape[0] == 4 and {"data.number", "state", "train nlpd", "test nlpd", "cell"} <= set(table.columns)
     assert table["train nlpd"].n_unique() == 4
-    cells, stale = planned(sweep_of(folder, SWEEP.replace("[1, 2]", "[2, 3]")), root)
-    assert [cell.state for cell in cells] == ["finished", "finished", "missing", "missing"]
+    plan, stale = planned(sweep_of(folder, SWEEP.replace("[1, 2]", "[2, 3]")), root)
+    assert [cell.state for cell in plan.cells] == ["finished", "finished", "missing", "missing"]
     assert [cell.labels["data.number"] for cell in stale] == ["1", "1"]
     with pytest.raises(ConfigurationError, match="has no sweep nothing; there are small"):
         results(root, "nothing")
@@ -224,16 +222,11 @@ def test_a_name_is_no_path(folder):
     assert [path.name for path in (folder / "runs" / "sweeps").iterdir()] == ["------away.json"]
 
 
-def test_on_workers(folder, capsys):
+def test_on_workers(folder, command):
     """A sweep in which cells fail, and the rest go on; run again, nothing is done."""
     text = SWEEP.replace("[0.3, 0.5]", "[0.3, -1.0]").replace("lengthscale:", "variance:")
     (folder / "small.yaml").write_text(text)
     arguments = ["sweep", "run", str(folder / "small.yaml"), "--out", str(folder / "runs"), "--workers", "1"]
-
-    def command(*arguments):
-        with pytest.raises(SystemExit) as exit, jax.enable_x64(False):
-            main([str(argument) for argument in arguments])
-        return exit.value.code, *capsys.readouterr()
 
     assert command(*arguments, "--dry-run") == (0, "4 cells: 4 missing\n4 programs to compile\n", "")
     code, out, err = command(*arguments)

@@ -24,6 +24,7 @@ _Seconds = Annotated[float | None, typer.Option(min=0.0, metavar="SECONDS", help
 _Scheduler = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Dask cluster that runs already.")]
 _FailFast = Annotated[bool, typer.Option("--fail-fast", help="End at the first cell that fails.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run cells that failed again.")]
+_Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")]
 _FAILED = 3  # the exit code where a cell failed
 
 
@@ -45,18 +46,18 @@ def run(
     packages = experiments(imports)
     asked = packages.Sweep.read(sweep)
     if dry_run:
-        cells, _ = packages.planned(asked, out)
-        _count(cells, quiet)
+        plan, _ = packages.planned(asked, out)
+        _count(plan.cells, quiet)
         OUT.print(f"{counted(packages.planned_groups(asked.cells), 'program')} to compile", soft_wrap=True)
         return
-    cells, stale = packages.planned(asked, out, write=True)
+    plan, stale = packages.planned(asked, out, write=True)
     if stale and not quiet:
         ERR.print(f"{counted(stale, 'cell')} of the last run of {asked.name} {'is' if len(stale) == 1 else 'are'} stale: not in "
                   "the sweep any more, and left where they are", soft_wrap=True)  # fmt: skip
     options = packages.Options(workers, memory, seconds, scheduler, fail_fast, tuple(imports or ()))
-    with _Bar(cells, retry_failed, quiet) as bar:
+    with _Bar(plan.cells, retry_failed, quiet) as bar:
         states = packages.run_sweep(asked, out, options, retry_failed=retry_failed, watch=bar.over)
-    _count([dataclasses.replace(cell, state=states.get(cell.identity, cell.state)) for cell in cells], quiet)
+    _count([dataclasses.replace(cell, state=states.get(cell.identity, cell.state)) for cell in plan.cells], quiet)
     failed = [identity for identity, state in states.items() if state == "failed"]
     if failed:
         ERR.print(f"{counted(failed, 'cell')} failed; `mercer sweep status --failed` says why", soft_wrap=True)
@@ -85,13 +86,13 @@ def script(sweep: _File) -> None:
 
 @sweeps.command()
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")] = None,
+    name: _Name = None,
     out: _Out = Path("runs"),
     failed: Annotated[bool, typer.Option("--failed", help="Say why cells failed.")] = False,
 ) -> None:
     """Say how many cells are finished, failed, running and missing."""
     packages = experiments()
-    cells = packages.read_plan(out, name)
+    cells = packages.read_plan(out, name).cells
     _count(cells, False)
     for cell in cells if failed else ():
         if cell.state == "failed":
@@ -104,11 +105,51 @@ def status(
 
 @sweeps.command()
 def table(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")] = None,
+    name: _Name = None,
     out: _Out = Path("runs"),
 ) -> None:
     """Print the scores of all cells as csv."""
     print(experiments().results(out, name).write_csv(), end="")
+
+
+@sweeps.command(
+    epilog="Try:\n\nmercer sweep report\n\nmercer sweep report --by 'test rmse' --over seed --each data.number"
+)
+def report(
+    name: _Name = None,
+    out: _Out = Path("runs"),
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="HTML", help="What to write; by default in the folder.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="SCORE", help="To sort by; by default the first on the validation data.")
+    ] = None,
+    over: Annotated[
+        list[str] | None, typer.Option(metavar="KEY.PATH", help="A setting to average over; may be repeated.")
+    ] = None,
+    each: Annotated[
+        list[str] | None, typer.Option(metavar="KEY.PATH", help="The best for each of its values; may be repeated.")
+    ] = None,
+    details: Annotated[int, typer.Option(min=0, help="How many of the best have a learning curve and a picture.")] = 20,
+    imports: Imports = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML file with all that a sweep gave, which opens without a network."""
+    found = experiments(imports).report(out, name, file, by=by, over=over, each=each or (), details=details)
+    if not quiet:
+        OUT.print(visible(str(found)), soft_wrap=True)
+
+
+@sweeps.command()
+def mlflow(
+    name: _Name = None,
+    out: _Out = Path("runs"),
+    uri: Annotated[
+        str | None, typer.Option(metavar="URI", help="Of the tracking server; by default MLFLOW_TRACKING_URI.")
+    ] = None,
+) -> None:
+    """Log the cells of a sweep to MLflow, each once."""
+    OUT.print(f"{counted(experiments().log_to_mlflow(out, name, uri=uri), 'cell')} logged", soft_wrap=True)
 
 
 def _labels(cell: Any) -> str:

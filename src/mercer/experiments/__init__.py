@@ -6,6 +6,8 @@ mc.experiments.run(experiment, out)                 a folder with all that it ga
 mc.experiments.Sweep.read(path)                     one experiment with many settings
 mc.experiments.run_sweep(sweep, out)                its cells, on many workers
 mc.experiments.results(out)                         their scores as a data frame
+mc.experiments.report(out)                          one HTML file with everything
+mc.experiments.log_to_mlflow(out)                   the same in MLflow
 """
 
 from mercer.experiments.building import from_yaml, to_yaml
@@ -14,11 +16,13 @@ from mercer.experiments.data import Data, Split
 from mercer.experiments.engine import Options, run_sweep
 from mercer.experiments.experiment import Experiment, json_schema
 from mercer.experiments.groups import planned_groups
-from mercer.experiments.results import Planned, planned, read_plan, results
+from mercer.experiments.report import report
+from mercer.experiments.results import Choices, Plan, Planned, planned, read_plan, results
 from mercer.experiments.running import Outcome, run
 from mercer.experiments.stages import Root, stage
 from mercer.experiments.sweep import Cell, Sweep
 from mercer.experiments.text import ConfigurationError
+from mercer.experiments.tracking import log_to_mlflow
 
 __all__ = [
     "from_yaml",
@@ -35,10 +39,14 @@ __all__ = [
     "run_sweep",
     "Options",
     "results",
+    "report",
+    "log_to_mlflow",
     "planned",
     "planned_groups",
     "read_plan",
+    "Plan",
     "Planned",
+    "Choices",
     "Store",
     "json_schema",
     "ConfigurationError",

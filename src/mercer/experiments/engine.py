@@ -117,7 +117,9 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
         with contextlib.ExitStack() as stack:
             ours = [cell for cell in cells if stack.enter_context(store.claim(cell[2], session))]
             left = [
-                Cell({}, Experiment.valid(Document(*cell[:1], {}, cell[1]))) for cell in ours if store.is_left(cell[2])
+                Cell({}, {}, Experiment.valid(Document(*cell[:1], {}, cell[1])))
+                for cell in ours
+                if store.is_left(cell[2])
             ]
             if left and not any(store.deaths(cell.identity) for cell in left):
                 with (

@@ -1,17 +1,81 @@
-"""The picture of a run: the fit where there is one input, calibration elsewhere."""
+"""The picture of a run: the fit where there is one input, calibration elsewhere. As numbers, and as a file."""
 
+import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from scipy.stats import norm
 
+from mercer.experiments.scores import Scored
 from mercer.io.atomic import replacing
+from mercer.likelihoods import Bernoulli, RobustMax, Softmax
 from mercer.model import Model
+from mercer.tabular.scores import reliability
 
 if TYPE_CHECKING:
     from mercer.experiments.experiment import Problem
 
 _COLOURS = {"train": "tab:blue", "validation": "tab:green", "test": "tab:orange"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FitLine:
+    """Mean and standard deviation of an observation along the one input, in the units of the data."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What is said and what is seen on a part of the data. Of intervals: their levels, and the share of observations in them. Of
+    classes: the probabilities of those that are most likely, and how many of them are right.
+    """
+
+    part: str
+    levels: np.ndarray
+    held: np.ndarray
+    of: Literal["intervals", "classes"] = "intervals"
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """The names of both."""
+        if self.of == "classes":
+            return "probability of the class", f"share of right ones in {self.part} data"
+        return "level of the interval", f"share of {self.part} data in it"
+
+
+def fit_or_calibration(model: Model, problem: "Problem") -> FitLine | Calibration:
+    """What there is to draw."""
+    one_curve = problem.data.X.shape[1] == 1 and problem.data.Y.shape[1] == 1 and not model.likelihood.discrete
+    return _fit(model, problem) if one_curve else _calibration(model, problem)
+
+
+def _fit(model: Model, problem: "Problem") -> FitLine:
+    standard, original = problem.data.X[:, 0], problem.original.X[:, 0]
+    order = np.argsort(standard)
+    grid, shown = (
+        np.interp(np.linspace(0, len(order) - 1, 400), np.arange(len(order)), x[order]) for x in (standard, original)
+    )
+    said = model.predict(grid[:, None].astype(problem.data.X.dtype))
+    mean, sd = (np.asarray(part)[:, 0] * problem.scale[0] for part in (said.mean, np.sqrt(said.variance)))
+    return FitLine(shown, mean + problem.centre[0], sd)
+
+
+def _calibration(model: Model, problem: "Problem") -> Calibration:
+    """Of the test data, or of others where there are none."""
+    part = next(name for name in ("test", "validation", "train") if len(problem.data.part(name)[0]))
+    X, Y = problem.data.part(part)
+    scored = Scored(model, X, Y, problem.scale)
+    if isinstance(model.likelihood, Bernoulli | RobustMax | Softmax):
+        said, right, _ = reliability(Y[:, 0], scored.probabilities)
+        return Calibration(part, said, right, "classes")
+    mean, variance = scored.moments
+    levels = np.linspace(0.02, 0.98, 49)
+    off = np.abs(Y - mean) / np.sqrt(np.maximum(variance, 1e-30))
+    return Calibration(part, levels, np.array([np.mean(off <= norm.ppf(0.5 + 0.5 * level)) for level in levels]))
 
 
 def draw(model: Model, problem: "Problem", path: str | os.PathLike[str]) -> None:
@@ -22,24 +86,20 @@ def draw(model: Model, problem: "Problem", path: str | os.PathLike[str]) -> None
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    one_curve = problem.data.X.shape[1] == 1 and problem.data.Y.shape[1] == 1 and not model.likelihood.discrete
-    (_fit if one_curve else _calibration)(axes, model, problem)
+    found = fit_or_calibration(model, problem)
+    if isinstance(found, FitLine):
+        _draw_fit(axes, found, problem)
+    else:
+        _draw_calibration(axes, found)
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=110)
 
 
-def _fit(axes: Any, model: Model, problem: "Problem") -> None:
-    """Mean and two standard deviations of an observation, with the data of the three parts, in their own units."""
-    standard, original = problem.data.X[:, 0], problem.original.X[:, 0]
-    order = np.argsort(standard)
-    grid, shown = (
-        np.interp(np.linspace(0, len(order) - 1, 400), np.arange(len(order)), x[order]) for x in (standard, original)
-    )
-    said = model.predict(grid[:, None].astype(problem.data.X.dtype))
-    mean, sd = (np.asarray(part)[:, 0] * problem.scale[0] for part in (said.mean, np.sqrt(said.variance)))
-    mean = mean + problem.centre[0]
-    axes.fill_between(shown, mean - 2.0 * sd, mean + 2.0 * sd, color="0.85", label="two standard deviations")
-    axes.plot(shown, mean, color="black", lw=1.2)
+def _draw_fit(axes: Any, line: FitLine, problem: "Problem") -> None:
+    """With the data of the three parts."""
+    low, high = line.mean - 2.0 * line.sd, line.mean + 2.0 * line.sd
+    axes.fill_between(line.x, low, high, color="0.85", label="two standard deviations")
+    axes.plot(line.x, line.mean, color="black", lw=1.2)
     for part, colour in _COLOURS.items():
         X, Y = problem.original.part(part)
         axes.plot(X[:, 0], Y[:, 0], ".", ms=3, color=colour, label=part)
@@ -47,16 +107,8 @@ def _fit(axes: Any, model: Model, problem: "Problem") -> None:
     axes.set(xlabel="x", ylabel="y")
 
 
-def _calibration(axes: Any, model: Model, problem: "Problem") -> None:
-    """For intervals of each level, the share of test data (or of others, where there are none) that they hold."""
-    from scipy.stats import norm
-
-    part = next(name for name in ("test", "validation", "train") if len(problem.data.part(name)[0]))
-    X, Y = problem.data.part(part)
-    said = model.predict(X)
-    levels = np.linspace(0.02, 0.98, 49)
-    off = np.abs(Y - np.asarray(said.mean)) / np.sqrt(np.maximum(np.asarray(said.variance), 1e-30))
-    held = [np.mean(off <= norm.ppf(0.5 + 0.5 * level)) for level in levels]
+def _draw_calibration(axes: Any, found: Calibration) -> None:
     axes.plot([0, 1], [0, 1], color="0.7", lw=1)
-    axes.plot(levels, held, color="tab:blue")
-    axes.set(xlabel="level of the interval", ylabel=f"share of {part} data in it", xlim=(0, 1), ylim=(0, 1))
+    axes.plot(found.levels, found.held, color="tab:blue", marker="." if found.of == "classes" else None)
+    x, y = found.axes
+    axes.set(xlabel=x, ylabel=y, xlim=(0, 1), ylim=(0, 1))

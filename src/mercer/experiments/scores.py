@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -72,6 +73,16 @@ def calibration_error(scored: Scored) -> float:
 SCORES: dict[str, Callable[[Scored], float]] = {
     score.__name__: score for score in (nlpd, rmse, mae, coverage, accuracy, calibration_error)
 }
+
+# What a score should be: a number, or at one of the ends.
+GOALS: dict[str, float] = {"coverage": 0.9, "accuracy": math.inf}
+
+
+def distance(name: str, value: float) -> float:
+    """How far a score is from what it should be: less is better, and what is no number is the worst."""
+    goal = GOALS.get(name, -math.inf)
+    found = abs(value - goal) if math.isfinite(goal) else math.copysign(1.0, -goal) * value
+    return math.inf if math.isnan(found) else found
 
 
 def scores_of(model: Model, X: np.ndarray, Y: np.ndarray, scale: np.ndarray, names: Sequence[str]) -> dict[str, float]:

@@ -96,9 +96,10 @@ class _Blocks(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One setting of a sweep: the label of each of its choices, and the experiment."""
+    """One setting of a sweep: the label and the value of each of its choices, and the experiment."""
 
     labels: dict[str, str]
+    values: dict[str, Any]
     experiment: Experiment
 
     @functools.cached_property
@@ -237,7 +238,7 @@ class Sweep:
             for where, value in values.items():
                 place(document, where, copy.deepcopy(value), f"{self.document.name}: {where}")
             try:
-                cell = Cell(labels, Experiment.valid(document))
+                cell = Cell(labels, values, Experiment.valid(document))
                 found.setdefault(cell.identity, cell)
             except ConfigurationError as error:
                 said = ", ".join(f"{name}={label}" for name, label in labels.items())
