@@ -1,8 +1,9 @@
-"""Deep Gaussian processes: `python benchmarks/deep.py step | predict | uci`.
+"""Deep Gaussian processes: `python benchmarks/deep.py step | predict | memory | uci`.
 
 - step: milliseconds of a training step of two and three layers, M = 256, batches of 1,024, eight inputs, float64, beside GPflux;
   with `--peer gpytorch` in float32 beside GPyTorch's deep GP, on the same device. For that, a GPU.
 - predict: mean and variance at 10,000 inputs by ten passes, beside ten passes of GPflux.
+- memory: what the process takes after each `--every` steps of `mercer.fit`, two layers, M = 128, batches of 512. For Linux.
 - uci: one, two and three layers as `mercer.Deep.of` makes them, on the standard splits. All splits of a set are trained at once,
   in float32. For a GPU. A line of JSON is appended to `--out` for each set and number of layers; `--table FILE` shows them.
 
@@ -12,6 +13,7 @@ Data: `MERCER_DATA`, else ../shared/data beside the repository.
 import argparse
 import functools
 import json
+import resource
 import time
 from pathlib import Path
 
@@ -178,9 +180,23 @@ def beside_peers(arguments) -> None:
     harness.main([*words, "--accelerator"] if arguments.peer == "gpytorch" else words)
 
 
+def memory(arguments) -> None:
+    """Of the process, by number of steps."""
+    X = np.random.default_rng(0).normal(size=(10_000, 8))
+    model = mc.Model(mc.Deep.of(X, 2, 1, 128, key=jax.random.key(0)), mc.likelihoods.Gaussian(0.1))
+    print("| steps | MiB |\n|---|---|")
+
+    def report(seen) -> None:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        print(f"| {seen.step} | {pages * resource.getpagesize() / 2**20:.1f} |", flush=True)
+
+    options = {"steps": arguments.steps, "every": arguments.every, "batch_size": 512, "key": jax.random.key(1)}
+    mc.fit(model, ELBO(), (X, np.sin(X[:, :1])), optimiser=optax.adam(0.01), callbacks=report, **options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["step", "predict", "uci"])
+    parser.add_argument("task", choices=["step", "predict", "memory", "uci"])
     parser.add_argument("--peer", choices=["gpflux", "gpytorch"], default="gpflux")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--patience", type=int, default=20, help="attempts at a repeat that others disturb")
@@ -204,7 +220,7 @@ def main() -> None:
     if arguments.table:
         table(arguments.table)
         return
-    {"step": beside_peers, "predict": beside_peers, "uci": uci}[arguments.task](arguments)
+    {"step": beside_peers, "predict": beside_peers, "memory": memory, "uci": uci}[arguments.task](arguments)
 
 
 if __name__ == "__main__":

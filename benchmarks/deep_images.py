@@ -1,4 +1,4 @@
-"""A deep convolutional Gaussian process on MNIST: `python benchmarks/deep_images.py [--steps 10000] [--checkpoint FILE]`.
+"""A deep convolutional Gaussian process on MNIST: `python benchmarks/deep_images.py [--steps 18000] [--checkpoint FILE]`.
 
 Hidden layers take an image to an image: the value at a place is that of a function of the patch around it, whose mean is the
 pixel in the middle (Blomqvist et al., 2018). The values of all places are drawn jointly. The last layer has ten functions,
@@ -72,12 +72,12 @@ def main() -> None:
     """Trains, and prints a line of scores every `--report` steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=1, help="the number of hidden layers")
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=18_000)
     parser.add_argument("--seconds", type=float, default=np.inf, help="after these, training ends")
     parser.add_argument("--report", type=int, default=2_000)
     parser.add_argument("--every", type=int, default=500, help="steps between checkpoints")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--M", type=int, default=500, help="inducing patches of the last layer")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--M", type=int, default=750, help="inducing patches of the last layer")
     parser.add_argument("--points", type=int, default=500, help="inducing images of the last layer; 0: patches only")
     parser.add_argument("--hidden-M", type=int, default=256, help="those of hidden layers")
     parser.add_argument("--patch", type=int, default=5, help="height and width")

@@ -178,6 +178,12 @@ class TestData:
         problem = self.load(of_file)
         assert list(problem.data.test) == list(range(10)) and len(problem.data.validation) == 0
 
+    def test_a_folder_of_data(self, table, monkeypatch):
+        monkeypatch.setenv("MERCER_DATA", str(table))
+        assert self.load("data={type: csv, path: t.csv, target: y}").data.X.shape == (40, 2)
+        with pytest.raises(ConfigurationError, match=f"there is no file u.csv or {table}/u.csv"):
+            self.load("data={type: csv, path: u.csv, target: y}")
+
     def test_inputs_can_be_chosen(self, table):
         problem = self.load(f"data={{type: csv, path: {table}/t.csv, target: y, inputs: [b]}}", "standardise=[]")
         assert problem.data.X.shape == (40, 1) and np.array_equal(problem.data.Y, problem.original.Y)
@@ -191,11 +197,13 @@ class TestData:
             ("data={type: csv, path: nowhere.csv, target: y}", "there is no file nowhere.csv"),
             ("data={type: csv, path: FOLDER/t.csv, target: z}", "has no column 'z'"),
             ("data={type: npz, path: FOLDER/t.npz, inputs: Z}", "has no array 'Z'; it has X, y, train, test"),
+            ("data={type: npz, path: FOLDER/t.npz, train: train, number: 2}", "has splits 0 to 1, got number 2"),
             ("data.number=11", "number expects one of 1 to 10, got 11"),
             ("split={type: Split, test: 0.6, validation: 0.5}", "leave nothing to train on"),
         ],
     )
-    def test_mistakes(self, table, change, said):
+    def test_mistakes(self, table, change, said, monkeypatch):
+        monkeypatch.delenv("MERCER_DATA", raising=False)
         with pytest.raises(ConfigurationError, match=re.escape(said)):
             self.load(change.replace("FOLDER", str(table)))
 

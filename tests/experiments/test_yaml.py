@@ -152,6 +152,18 @@ class TestFromYaml:
         process = from_yaml(text, found=mc.Conditioned(prior, *data, 0.2), data=data)
         assert same(process, mc.Conditioned(prior, *data, 0.1))
 
+    def test_multiples(self):
+        objective = "{type: GVI, prior: {type: GP, kernel: RBF}, risk: ExpectedNegativeLogLikelihood, weight: WEIGHT, "
+        objective += "divergence: KL}"
+        assert from_yaml(objective.replace("WEIGHT", "$N * 1e-1"), N=50).weight == 5.0
+        assert from_yaml(objective.replace("WEIGHT", "$N"), N=50).weight == 50.0
+
+    def test_lengthscales_of_the_columns(self):
+        kernel = from_yaml(
+            "{type: RBF, lengthscale: {type: lengthscales, X: $X}}", X=np.stack([X[:, 0], 0.0 * X[:, 0]], 1)
+        )
+        assert np.allclose(kernel.lengthscale, 2.0**0.5 * np.array([X[:, 0].std(), 1.0]))
+
     def test_a_class_of_the_user_takes_part_once_it_is_registered(self):
         text = "{type: GP, kernel: {type: Wobbly, lengthscale: 0.7}}"
         with pytest.raises(ConfigurationError, match="there is no 'Wobbly' here"):
@@ -183,6 +195,7 @@ class TestFromYaml:
             ("{type: inducing.Points, Z: $X.nothing}", "Z: $X.nothing is not there"),
             ("{type: inducing.Points, Z: $X.__class__}", "Z: $X.__class__ is not there: '__class__' is private"),
             ("{type: inducing.Points, Z: '$'}", "Z: expected a name after $"),
+            ("{type: inducing.Points, Z: '$X * X'}", "Z: expected a name after $"),
             ("{type: Points}", "did you mean 'inducing.Points' or 'objectives.Points'?"),
             ("{type: GP}", "line 1: 'kernel' is missing"),
             (

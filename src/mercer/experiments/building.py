@@ -135,11 +135,13 @@ class Builder:
             raise self.document.refuse(path, sentence if len(sentence) < 500 else f"{sentence[:500]} ...") from error
 
     def _reference(self, said: str, path: Path) -> Any:
+        said, multiple, factor = (part.strip() for part in said.partition("*"))
         name, *rest = re.split(r"[.\[]", said, maxsplit=1)
         if name not in self.values:
             raise self.document.refuse(path, f"there is no ${name} here{nearest(name, self.values)}")
         try:
-            return attribute(self.values[name], "".join(rest))
+            found = attribute(self.values[name], "".join(rest))
+            return found * float(factor) if multiple else found
         except (AttributeError, IndexError, TypeError, ValueError) as error:
             raise self.document.refuse(path, f"${said} is not there: {error}") from None
 

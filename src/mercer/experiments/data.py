@@ -4,12 +4,14 @@
     {type: npz, path: sets.npz, inputs: X, targets: y}       arrays of a file of NumPy, and row numbers of its parts
     {type: curve, number: 1}                                 one of the ten curves of paper 000
 
-A split says which rows are to train on, to choose by, and to test on; data that come with parts need none.
+A path is that of a file here, or in the folder that the variable MERCER_DATA names. A split says which rows are to train on, to
+choose by, and to test on; data that come with parts need none.
 """
 
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,8 @@ def npz(
     rows: dict[str, Any] = {part: np.zeros(0, int) if train is not None else None for part in parts}
     for part, name in parts.items():
         if name is not None:
+            if number is not None and not 0 <= number < len(arrays[name]):
+                raise ValueError(f"{path} has splits 0 to {len(arrays[name]) - 1}, got number {number}")
             found = arrays[name] if number is None else arrays[name][number]
             rows[part] = np.flatnonzero(found) if found.dtype == bool else found.astype(int)
     return Data(X.reshape(len(X), -1), Y.reshape(len(Y), -1), **rows)
@@ -127,9 +131,12 @@ def parquet(path: str, target: str | Sequence[str], inputs: Sequence[str] | None
 
 
 def _existing(path: str) -> Path:
-    if not Path(path).is_file():
-        raise ValueError(f"there is no file {path}")
-    return Path(path)
+    folder = os.environ.get("MERCER_DATA")
+    places = [Path(path)] + ([Path(folder) / path] if folder else [])
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise ValueError(f"there is no file {' or '.join(map(str, places))}")
+    return found
 
 
 def _numbers(table, names: Sequence[str], path: str) -> Float[np.ndarray, "N D"]:

@@ -95,7 +95,7 @@ class Experiment:
         """The experiment of a text in YAML, or of its values."""
         document = parse(text if isinstance(text, str) else written(dict(text)), name)
         for change in changes:
-            _change(document, change)
+            document = _changed(document, change)
         return cls.valid(document)
 
     @classmethod
@@ -216,27 +216,32 @@ def _places(value: Any, path: Path) -> list[tuple[Path, str]]:
     return [place for key, item in inside for place in _places(item, (*path, key))]
 
 
-def _change(document: Document, change: str) -> None:
-    """Sets one value of a document: `stages.posterior.steps=100`."""
+def _changed(document: Document, change: str) -> Document:
+    """A document with another value: `stages.posterior.steps=100`."""
     where, equals, text = change.partition("=")
     if not equals or not where:
         raise ConfigurationError(f"{change!r}: a change is written as key.path=value")
-    place(document, where, parse(text, f"{change!r}").value, repr(change))
+    return placed(document, where, parse(text, f"{change!r}").value, repr(change))
 
 
-def place(document: Document, where: str, new: Any, said: str) -> None:
-    """Sets the value at a path of a document, such as `stages.posterior.steps`; `said` is for messages."""
+def placed(document: Document, where: str, new: Any, said: str) -> Document:
+    """A document with another value at a path, such as `stages.posterior.steps`; `said` is for messages.
+
+    The rest is shared with the document, which stays as it is.
+    """
     path = tuple(int(part) if part.isdigit() else part for part in re.split(r"[.\[\]]+", where.strip("]")))
-    value = document.value
-    for i, part in enumerate(path[:-1]):
+
+    def inside(value: Any, i: int) -> Any:
+        part, last = path[i], i == len(path) - 1
         in_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if last and isinstance(value, dict):
+            return {**value, str(part): new}
         if not in_list and not (isinstance(value, dict) and part in value):
             names = nearest(part, value) if isinstance(value, dict) else ""
-            raise ConfigurationError(f"{said}: {document.name} has no {'.'.join(map(str, path[: i + 1]))}{names}")
-        value = value[part]
-    if isinstance(value, list) and isinstance(path[-1], int) and path[-1] < len(value):
-        value[path[-1]] = new
-    elif isinstance(value, dict):
-        value[str(path[-1])] = new
-    else:
-        raise ConfigurationError(f"{said}: {document.name} has no place {where}")
+            missing = f"place {where}" if last else f"{'.'.join(map(str, path[: i + 1]))}{names}"
+            raise ConfigurationError(f"{said}: {document.name} has no {missing}")
+        changed = list(value) if in_list else dict(value)
+        changed[part] = new if last else inside(value[part], i + 1)
+        return changed
+
+    return dataclasses.replace(document, value=inside(document.value, 0))

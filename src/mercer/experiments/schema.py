@@ -54,7 +54,7 @@ class Spec(BaseModel):
 
 
 class Reference(str):
-    """A value made elsewhere: the text after `$`."""
+    """A value made elsewhere, or a multiple of it: the text after `$`."""
 
 
 class Named(str):
@@ -301,8 +301,9 @@ def _with_type(value: Any) -> Any:
 
 
 def _reference(value: str) -> Reference:
-    if not re.fullmatch(r"\$[A-Za-z_]\w*(\.\w+|\[-?\d+\])*", value):
-        raise PydanticCustomError("reference", "expected a name after $, such as $X or $prior.kernel")
+    number = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+    if not re.fullmatch(rf"\$[A-Za-z_]\w*(\.\w+|\[-?\d+\])*( *\* *{number})?", value):
+        raise PydanticCustomError("reference", "expected a name after $, such as $X, $prior.kernel or $N * 0.1")
     return Reference(value[1:])
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import optax
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from mercer import calibration, training
 from mercer.inducing import Alternation, alternate
@@ -25,6 +25,7 @@ from mercer.kernels import Kernel
 from mercer.model import Model
 from mercer.objectives import Objective
 from mercer.training import Fit, NaturalGradient, Progressed
+from mercer.validation import AnyArray
 
 STAGES: dict[str, Callable[..., Any]] = {}
 Function = TypeVar("Function", bound=Callable)
@@ -54,14 +55,22 @@ def stage(function: Function) -> Function:
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """A number that grows with the data: factor * N^(1 / of), rounded up."""
+    """A number that grows with the data: factor * N^(1 / of), rounded up, and at most `most`."""
 
     of: int = 2
     factor: float = 1.0
+    most: int | None = None
 
     def __call__(self, N: int) -> int:
         """The number for N data."""
-        return math.ceil(round(self.factor * N ** (1.0 / self.of), 9))
+        found = math.ceil(round(self.factor * N ** (1.0 / self.of), 9))
+        return found if self.most is None else min(found, self.most)
+
+
+def lengthscales(X: Float[AnyArray, "N D"]) -> Float[np.ndarray, " D"]:
+    """A lengthscale for each column, to begin with: sqrt(D) times its standard deviation (1 where it is constant)."""
+    spread = np.std(np.asarray(X, float), axis=0)
+    return np.sqrt(len(spread)) * np.where(spread > 0.0, spread, 1.0)
 
 
 @stage

@@ -16,7 +16,6 @@ to values. A combination that has all that an item of `exclude` names is left ou
 Cells with the same stages, data, seed and scores have the same hash, in whichever sweep they are, and are run once.
 """
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -30,7 +29,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from mercer.experiments.clusters import Cluster
-from mercer.experiments.experiment import Experiment, Problem, place
+from mercer.experiments.experiment import Experiment, Problem, placed
 from mercer.experiments.messages import brief, explained, nearest
 from mercer.experiments.running import identity
 from mercer.experiments.text import ConfigurationError, Document, parse
@@ -234,9 +233,9 @@ class Sweep:
         """All cells, each once; an error names the combination that is not valid."""
         found: dict[str, Cell] = {}
         for labels, values in self.combinations():
-            document = Document(copy.deepcopy(self.base.value), self.base.lines, self.base.name)
+            document = self.base
             for where, value in values.items():
-                place(document, where, copy.deepcopy(value), f"{self.document.name}: {where}")
+                document = placed(document, where, value, f"{self.document.name}: {where}")
             try:
                 cell = Cell(labels, values, Experiment.valid(document))
                 found.setdefault(cell.identity, cell)
