@@ -19,7 +19,7 @@ from mercer.experiments.groups import planned_groups
 from mercer.experiments.report import report
 from mercer.experiments.results import Choices, Plan, Planned, planned, read_plan, results
 from mercer.experiments.running import Outcome, run
-from mercer.experiments.stages import Root, lengthscales, stage
+from mercer.experiments.stages import Root, lengthscales, noise_variances, stage
 from mercer.experiments.sweep import Cell, Sweep
 from mercer.experiments.text import ConfigurationError
 from mercer.experiments.tracking import log_to_mlflow
@@ -34,6 +34,7 @@ __all__ = [
     "Split",
     "Root",
     "lengthscales",
+    "noise_variances",
     "stage",
     "Sweep",
     "Cell",

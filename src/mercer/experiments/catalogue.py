@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 
 
 class Selected:
-    """What selections give, and `lengthscales`: an array."""
+    """What selections and starts such as `lengthscales` give: an array."""
 
 
 class Catalogue:
@@ -120,13 +120,10 @@ def _entries(registered: tuple[tuple[str, type], ...], of_stages: tuple[tuple[st
     for function in _SELECTIONS:
         name = function.__name__
         yield Entry(name, f"mercer.inducing.{name}", function, Selected, _signature(function))
-    yield Entry(
-        "lengthscales",
-        "mercer.experiments.lengthscales",
-        stages.lengthscales,
-        Selected,
-        _signature(stages.lengthscales),
-    )
+    for function in stages.STARTS:
+        yield Entry(
+            function.__name__, f"mercer.experiments.{function.__name__}", function, Selected, _signature(function)
+        )
     for name, function in vars(data).items():
         if inspect.isfunction(function) and not name.startswith("_") and _said(function) is data.Data:
             yield Entry(name, f"mercer.experiments.{name}", function, data.Data, _signature(function))

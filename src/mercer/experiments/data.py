@@ -1,7 +1,7 @@
 """Data of an experiment: where they come from, and which rows are for what.
 
     {type: csv, path: houses.csv, target: price}             also parquet; all other columns that are numbers are inputs
-    {type: npz, path: sets.npz, inputs: X, targets: y}       arrays of a file of NumPy, and row numbers of its parts
+    {type: npz, path: sets.npz, inputs: X, targets: y}       arrays of a file of NumPy, with rows or entries held out
     {type: curve, number: 1}                                 one of the ten curves of paper 000
 
 A path is that of a file here, or in the folder that the variable MERCER_DATA names. A split says which rows are to train on, to
@@ -18,16 +18,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from mercer.datasets import NUM_CURVES, toy_curve
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Data:
-    """Rows, and the numbers of those in each part, which are None before a split.
+    """Rows, and the numbers of those in each part, which are None before a split. NaN in Y means not observed.
 
     `made` is for data that are drawn: what they are drawn from. Their last bits depend on the machine, and are not what they are.
+    `hidden` says which entries of Y are for the test: the other parts do not see them, and the test sees no others.
     """
 
     X: Float[np.ndarray, "N D"]
@@ -36,17 +37,21 @@ class Data:
     validation: Int[np.ndarray, " B"] | None = None
     test: Int[np.ndarray, " C"] | None = None
     made: str | None = None
+    hidden: Bool[np.ndarray, "N P"] | None = None
 
     def part(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """X and Y of a part."""
         rows = getattr(self, name)
-        return self.X[rows], self.Y[rows]
+        if self.hidden is None:
+            return self.X[rows], self.Y[rows]
+        return self.X[rows], np.where(self.hidden[rows] == (name == "test"), self.Y[rows], np.nan)
 
     def fingerprint(self) -> str:
         """A hash of all that is in here."""
         values = (self.X, self.Y) if self.made is None else ()
         digest = hashlib.sha256((self.made or "").encode())
-        for array in (*values, self.train, self.validation, self.test):
+        masks = () if self.hidden is None else (self.hidden,)
+        for array in (*values, self.train, self.validation, self.test, *masks):
             digest.update(b"-" if array is None else f"{array.dtype}{array.shape}".encode())
             digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -85,34 +90,73 @@ def curve(number: int, num: int = 1000, noise: float = 0.5, seed: int = 0) -> Da
 
 def npz(
     path: str,
-    inputs: str = "X",
+    inputs: str | None = "X",
     targets: str = "y",
     train: str | None = None,
     validation: str | None = None,
     test: str | None = None,
+    fold: str | None = None,
     number: int | None = None,
+    hidden: str | list[list[int]] | None = None,
+    shown: float | None = None,
+    last: int | None = None,
 ) -> Data:
-    """Arrays of a file of NumPy, by their names.
+    """Arrays of a file of NumPy, by their names; without `inputs`, they are the numbers of the rows.
 
     `train`, `validation` and `test` name arrays of row numbers, if there are any; where these have a row for each of several
-    splits, `number` says which.
+    splits, `number` says which. `fold` names an array with the split in which each row is tested. `hidden` names a mask of the
+    entries of the targets that are tested, or has [first row, row after the last, column] for each gap. `shown` is the share of
+    entries in the rows to train on that are observed, chosen at random. `last` takes the last rows of the file.
     """
+    parts = {"train": train, "validation": validation, "test": test}
+    masks = [hidden] if isinstance(hidden, str) else []
     with np.load(_existing(path), allow_pickle=False) as file:
-        parts = {"train": train, "validation": validation, "test": test}
-        asked = [name for name in (inputs, targets, *parts.values()) if name is not None]
+        asked = [name for name in (inputs, targets, fold, *parts.values(), *masks) if name is not None]
         missing = [name for name in asked if name not in file]
         if missing:
             raise ValueError(f"{path} has no array {missing[0]!r}; it has {', '.join(file.files)}")
         arrays = {name: file[name] for name in asked}
-    X, Y = (np.asarray(arrays[name], float) for name in (inputs, targets))
-    rows: dict[str, Any] = {part: np.zeros(0, int) if train is not None else None for part in parts}
+    rows = _parts(path, arrays, parts, fold, number)
+    first = 0 if last is None else len(arrays[targets]) - last
+    Y = np.array(arrays[targets][first:], float)
+    Y = Y.reshape(len(Y), -1)
+    X = np.arange(float(len(Y))) if inputs is None else np.asarray(arrays[inputs][first:], float)
+    mask = _hidden(arrays[hidden][first:] if isinstance(hidden, str) else hidden, Y)
+    if mask is not None:
+        observed = ~np.isnan(Y)
+        rows = {
+            name: np.flatnonzero((observed & seen).any(axis=1)) for name, seen in (("train", ~mask), ("test", mask))
+        }
+        rows["validation"] = np.zeros(0, int)
+    if shown is not None:
+        chosen = np.random.default_rng(0).uniform(size=(len(rows["train"]), Y.shape[1])) < shown
+        Y[rows["train"]] = np.where(chosen, Y[rows["train"]], np.nan)
+    return Data(X.reshape(len(X), -1), Y, **rows, hidden=mask)
+
+
+def _parts(path, arrays, parts: dict[str, str | None], fold: str | None, number: int | None) -> dict[str, Any]:
+    """The row numbers of each part; None for all where there is nothing to tell."""
+    if fold is not None:
+        tested = arrays[fold] == (number or 0)
+        return {"train": np.flatnonzero(~tested), "validation": np.zeros(0, int), "test": np.flatnonzero(tested)}
+    rows: dict[str, Any] = {part: np.zeros(0, int) if parts["train"] is not None else None for part in parts}
     for part, name in parts.items():
         if name is not None:
             if number is not None and not 0 <= number < len(arrays[name]):
                 raise ValueError(f"{path} has splits 0 to {len(arrays[name]) - 1}, got number {number}")
             found = arrays[name] if number is None else arrays[name][number]
             rows[part] = np.flatnonzero(found) if found.dtype == bool else found.astype(int)
-    return Data(X.reshape(len(X), -1), Y.reshape(len(Y), -1), **rows)
+    return rows
+
+
+def _hidden(said: Any, Y: np.ndarray) -> np.ndarray | None:
+    """A mask of entries, from a mask or from gaps."""
+    if said is None or isinstance(said, np.ndarray):
+        return said
+    mask = np.zeros(Y.shape, bool)
+    for first, after, column in said:
+        mask[first:after, column] = True
+    return mask
 
 
 def csv(path: str, target: str | Sequence[str], inputs: Sequence[str] | None = None) -> Data:

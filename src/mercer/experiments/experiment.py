@@ -180,14 +180,11 @@ class Problem:
     def of(cls, data: Data, standardise: Sequence[str], precision: str) -> "Problem":
         """Centred and scaled by the rows to train on."""
         moments = {}
-        for name in ("X", "Y"):
-            rows = getattr(data, name)[data.train]
+        for name, rows in zip(("X", "Y"), data.part("train"), strict=True):
             if len(rows) == 0:
                 raise ConfigurationError("there are no rows to train on")
-            spread = rows.std(axis=0)
-            centre, scale = (
-                (rows.mean(axis=0), np.where(spread > 0.0, spread, 1.0)) if name in standardise else (0.0, 1.0)
-            )
+            mean, spread = _moments(rows)
+            centre, scale = (mean, np.where(spread > 0.0, spread, 1.0)) if name in standardise else (0.0, 1.0)
             moments[name] = centre + 0.0 * spread, scale + 0.0 * spread
         standard = {name: ((getattr(data, name) - c) / s).astype(precision) for name, (c, s) in moments.items()}
         told = json.dumps([sorted(standardise), precision])
@@ -198,6 +195,15 @@ class Problem:
         """What references to the data mean."""
         X, Y = self.data.part("train")
         return {"X": X, "Y": Y, "N": len(X), "D": X.shape[1], "P": Y.shape[1]}
+
+
+def _moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the columns, of what is observed."""
+    if not np.isnan(rows).any():
+        return rows.mean(axis=0), rows.std(axis=0)
+    if np.isnan(rows).all(axis=0).any():
+        raise ConfigurationError("there is an output of which nothing is observed")
+    return np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
 
 
 def _settings_of(name: str | None) -> set[str]:

@@ -74,7 +74,7 @@ def _calibration(model: Model, problem: "Problem") -> Calibration:
         return Calibration(part, said, right, "classes")
     mean, variance = scored.moments
     levels = np.linspace(0.02, 0.98, 49)
-    off = np.abs(Y - mean) / np.sqrt(np.maximum(variance, 1e-30))
+    off = (np.abs(Y - mean) / np.sqrt(np.maximum(variance, 1e-30)))[scored.seen]
     return Calibration(part, levels, np.array([np.mean(off <= norm.ppf(0.5 + 0.5 * level)) for level in levels]))
 
 

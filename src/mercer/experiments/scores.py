@@ -33,14 +33,20 @@ class Scored:
         return np.concatenate([1.0 - mean, mean], axis=1) if mean.shape[1] == 1 else mean
 
     @property
+    def seen(self) -> np.ndarray:
+        """Which entries are observed, [N, P]."""
+        return ~np.isnan(self.Y)
+
+    @property
     def pair(self) -> tuple[np.ndarray, np.ndarray]:
         """Observations and their means in the units of the data, in one row."""
-        return (self.scale * self.Y).ravel(), (self.scale * self.moments[0]).ravel()
+        return (self.scale * self.Y)[self.seen], (self.scale * self.moments[0])[self.seen]
 
 
 def nlpd(scored: Scored) -> float:
-    """Minus the mean log density of the observations."""
-    return float(np.sum(np.log(scored.scale)) - np.mean(np.asarray(scored.model.log_density(scored.X, scored.Y))))
+    """Minus the mean log density of the rows."""
+    units = np.sum(scored.seen * np.log(scored.scale), axis=1)
+    return float(np.mean(units) - np.mean(np.asarray(scored.model.log_density(scored.X, scored.Y))))
 
 
 def rmse(scored: Scored) -> float:
@@ -53,11 +59,22 @@ def mae(scored: Scored) -> float:
     return of_tables.mae(*scored.pair)
 
 
+def smse(scored: Scored) -> float:
+    """The mean squared error over the variance of the observations, the mean over outputs that have any."""
+    mean = scored.moments[0]
+    found = [
+        np.mean((y[seen] - m[seen]) ** 2) / np.var(y[seen])
+        for y, m, seen in zip(scored.Y.T, mean.T, scored.seen.T, strict=True)
+        if seen.any()
+    ]
+    return float(np.mean(found))
+
+
 def coverage(scored: Scored) -> float:
     """The share of observations in intervals of 90 %."""
     mean, variance = scored.moments
     half = 1.6448536269514722 * np.sqrt(variance)
-    return of_tables.coverage(scored.Y.ravel(), (mean - half).ravel(), (mean + half).ravel())
+    return of_tables.coverage(*(values[scored.seen] for values in (scored.Y, mean - half, mean + half)))
 
 
 def accuracy(scored: Scored) -> float:
@@ -71,7 +88,7 @@ def calibration_error(scored: Scored) -> float:
 
 
 SCORES: dict[str, Callable[[Scored], float]] = {
-    score.__name__: score for score in (nlpd, rmse, mae, coverage, accuracy, calibration_error)
+    score.__name__: score for score in (nlpd, rmse, mae, smse, coverage, accuracy, calibration_error)
 }
 
 # What a score should be: a number, or at one of the ends.

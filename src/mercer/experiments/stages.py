@@ -73,6 +73,15 @@ def lengthscales(X: Float[AnyArray, "N D"]) -> Float[np.ndarray, " D"]:
     return np.sqrt(len(spread)) * np.where(spread > 0.0, spread, 1.0)
 
 
+def noise_variances(Y: Float[AnyArray, "N P"], share: float = 0.05) -> Float[np.ndarray, " P"]:
+    """A variance of the noise of each output, to begin with: a share of its variance."""
+    return share * np.nanvar(np.asarray(Y, float), axis=0)
+
+
+# What gives an array, in the place of one.
+STARTS = (lengthscales, noise_variances)
+
+
 @stage
 def select(
     context: Context,

@@ -228,16 +228,20 @@ class Sweep:
 
         return all(fits(name, said) for name, said in item.items())
 
+    def with_values(self, values: Mapping[str, Any]) -> Experiment:
+        """The experiment with some values at their paths."""
+        document = self.base
+        for where, value in values.items():
+            document = placed(document, where, value, f"{self.document.name}: {where}")
+        return Experiment.valid(document)
+
     @functools.cached_property
     def cells(self) -> list[Cell]:
         """All cells, each once; an error names the combination that is not valid."""
         found: dict[str, Cell] = {}
         for labels, values in self.combinations():
-            document = self.base
-            for where, value in values.items():
-                document = placed(document, where, value, f"{self.document.name}: {where}")
             try:
-                cell = Cell(labels, values, Experiment.valid(document))
+                cell = Cell(labels, values, self.with_values(values))
                 found.setdefault(cell.identity, cell)
             except ConfigurationError as error:
                 said = ", ".join(f"{name}={label}" for name, label in labels.items())

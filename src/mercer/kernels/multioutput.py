@@ -7,7 +7,7 @@ independent, with one kernel for all of g it is the intrinsic model of coregiona
 
 import abc
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -191,6 +191,11 @@ class SeparateIndependent(Independent):
         _check_kernels("SeparateIndependent", kernels)
         self.kernels = tuple(kernels)
 
+    @classmethod
+    def of(cls, kernel: Kernel, num_outputs: int) -> Self:
+        """A start: each output with this kernel, to be trained apart."""
+        return cls([kernel] * num_outputs)
+
     @property
     def num_outputs(self):  # type: ignore[override]
         return len(self.kernels)
@@ -259,6 +264,20 @@ class LinearCoregionalisation(Coregionalisation):
     def __init__(self, kernels: Sequence[Kernel], W: Float[AnyArray, "P L"] | Sequence[Sequence[float]]):
         _check_kernels("LinearCoregionalisation", kernels)
         self.kernels, self.W = tuple(kernels), W
+
+    @classmethod
+    def of(cls, kernel: Kernel, num_outputs: int, num_shared: int, own: bool = True, *, key: PRNGKeyArray) -> Self:
+        """A start: latent functions that all outputs share, and with `own` one more for each output, all with this kernel.
+
+        The entries of W are 0.5 times standard normal numbers for those that are shared, and 0.3 for an output's own.
+        """
+        if num_outputs < 1 or num_shared < 1:
+            raise ValueError(
+                f"LinearCoregionalisation.of expects at least 1 of each, got {num_outputs} and {num_shared}"
+            )
+        W = 0.5 * jax.random.normal(key, (num_outputs, num_shared))
+        W = jnp.concatenate([W, 0.3 * jnp.eye(num_outputs, dtype=W.dtype)], axis=1) if own else W
+        return cls([kernel] * W.shape[1], W)
 
     def __check_init__(self):
         self._check_W(f"(P, {self.num_latents}), one column for each kernel")

@@ -1,0 +1,39 @@
+"""Data of which some entries are not observed, or held out: parts and scores."""
+
+import numpy as np
+import pytest
+
+import mercer as mc
+from mercer.experiments.data import npz
+from mercer.experiments.scores import scores_of
+
+
+def test_entries_of_outputs_are_held_out(tmp_path):
+    rng = np.random.default_rng(0)
+    Y = rng.normal(size=(30, 2))
+    Y[3, 0] = np.nan
+    np.savez(tmp_path / "t.npz", Y=Y, mask=rng.uniform(size=Y.shape) < 0.3, fold=np.arange(30) % 3)
+    whole = npz(str(tmp_path / "t.npz"), inputs=None, targets="Y", hidden="mask")
+    (X, train), (_, test) = whole.part("train"), whole.part("test")
+    mask = np.load(tmp_path / "t.npz")["mask"]
+    assert np.array_equal(X[:, 0], np.flatnonzero((~mask & ~np.isnan(Y)).any(axis=1)))
+    assert np.nansum(train) + np.nansum(test) == pytest.approx(np.nansum(Y))
+    gaps = npz(str(tmp_path / "t.npz"), inputs=None, targets="Y", last=10, hidden=[[2, 5, 1]])
+    assert gaps.Y.shape == (10, 2) and np.array_equal(gaps.part("test")[1][:, 1], Y[22:25, 1])
+    assert np.isnan(gaps.part("test")[1][:, 0]).all()
+    of_fold = npz(str(tmp_path / "t.npz"), inputs=None, targets="Y", fold="fold", number=1, shown=0.5)
+    assert np.array_equal(of_fold.test, np.arange(1, 30, 3)) and 5 < np.isnan(of_fold.part("train")[1]).sum() < 35
+    assert not np.isnan(of_fold.part("test")[1]).any()
+
+
+def test_scores_of_what_is_observed():
+    """Against the same rows without the missing ones, for outputs that are independent."""
+    X, Y = np.linspace(0.0, 1.0, 12)[:, None], np.random.default_rng(1).normal(size=(12, 2))
+    kernel = mc.kernels.SharedIndependent(mc.kernels.RBF(0.3), 2)
+    model = mc.Model(mc.GP(kernel), mc.likelihoods.Gaussian(0.1))
+    holed = np.where(np.arange(12)[:, None] < 6, Y, np.nan)
+    names, scale = ["nlpd", "rmse", "coverage", "smse"], np.array([2.0, 3.0])
+    first = scores_of(model, X[:6], Y[:6], scale, names)
+    found = scores_of(model, X, holed, scale, names)
+    assert found.pop("nlpd") == pytest.approx(0.5 * first.pop("nlpd"))  # a row with nothing observed has density 1
+    assert found == pytest.approx(first)
