@@ -4,11 +4,23 @@ import json
 import shutil
 import subprocess
 
+import polars
 import pytest
 
-from mercer.experiments import ConfigurationError, Experiment, Store, Sweep, planned, read_plan, report, results
+from mercer.experiments import (
+    ConfigurationError,
+    Experiment,
+    Store,
+    Sweep,
+    leaderboard,
+    planned,
+    read_plan,
+    report,
+    results,
+)
 from mercer.experiments.engine import run_cell
-from mercer.experiments.report import as_texts, short_names
+from mercer.experiments.leaderboard import short_names
+from mercer.experiments.report import as_texts
 from mercer.experiments.scores import distance
 from mercer.experiments.sweep import Cell
 
@@ -76,6 +88,24 @@ def test_the_command(root, command, tmp_path):
     options = ("--by", "test rmse", "--each", "seed", "--details", 0, "--file", tmp_path / "page.html")
     assert command("sweep", "report", "--out", root, *options) == (0, f"{tmp_path / 'page.html'}\n", "")
     assert (tmp_path / "page.html").stat().st_size > 1e6
+
+
+def test_leaderboard(root, command):
+    table = leaderboard(root, by="test rmse")
+    cells = results(root).filter(state="finished")
+    assert table["cells"].to_list() == [len(cells.filter(pair)) for pair in _pairs(table)]
+    assert table["test rmse"].to_list() == sorted(table["test rmse"])
+    first = cells.filter(_pairs(table)[0])["test rmse"]
+    assert table["test rmse"][0] == pytest.approx(first.mean())
+    assert table["test rmse ±"][0] == pytest.approx(first.std() / len(first) ** 0.5)
+    code, out, _ = command("sweep", "best", "--out", root, "--each", KERNEL, "--over", "seed", "--by", "test coverage")
+    assert code == 0 and [line.split(",")[0] for line in out.splitlines()] == ["kernel", "short", "it's <i>long</i>"]
+
+
+def _pairs(table):
+    """What tells the cells of each row of a table."""
+    rate = "stages.model.optimiser.learning_rate"
+    return [(polars.col(KERNEL) == row[0]) & (polars.col(rate) == row[1]) for row in table.iter_rows()]
 
 
 def test_short_names():

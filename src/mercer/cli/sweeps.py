@@ -25,6 +25,15 @@ _Scheduler = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Da
 _FailFast = Annotated[bool, typer.Option("--fail-fast", help="End at the first cell that fails.")]
 _RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run cells that failed again.")]
 _Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of a sweep, where there are several.")]
+_By = Annotated[
+    str | None, typer.Option(metavar="SCORE", help="To sort by; by default the first on the validation data.")
+]
+_Over = Annotated[
+    list[str] | None, typer.Option(metavar="KEY.PATH", help="A setting to average over; may be repeated.")
+]
+_Each = Annotated[
+    list[str] | None, typer.Option(metavar="KEY.PATH", help="The best for each of its values; may be repeated.")
+]
 _FAILED = 3  # the exit code where a cell failed
 
 
@@ -112,6 +121,19 @@ def table(
     print(experiments().results(out, name).write_csv(), end="")
 
 
+@sweeps.command(epilog="Try:\n\nmercer sweep best\n\nmercer sweep best --by 'test rmse' --over seed --each data.number")
+def best(
+    name: _Name = None,
+    out: _Out = Path("runs"),
+    by: _By = None,
+    over: _Over = None,
+    each: _Each = None,
+    num: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+) -> None:
+    """Print the best settings of a sweep as csv, with means and standard errors over repeats."""
+    print(experiments().leaderboard(out, name, by=by, over=over, each=each or ()).head(num).write_csv(), end="")
+
+
 @sweeps.command(
     epilog="Try:\n\nmercer sweep report\n\nmercer sweep report --by 'test rmse' --over seed --each data.number"
 )
@@ -121,15 +143,9 @@ def report(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="HTML", help="What to write; by default in the folder.")
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="SCORE", help="To sort by; by default the first on the validation data.")
-    ] = None,
-    over: Annotated[
-        list[str] | None, typer.Option(metavar="KEY.PATH", help="A setting to average over; may be repeated.")
-    ] = None,
-    each: Annotated[
-        list[str] | None, typer.Option(metavar="KEY.PATH", help="The best for each of its values; may be repeated.")
-    ] = None,
+    by: _By = None,
+    over: _Over = None,
+    each: _Each = None,
     details: Annotated[int, typer.Option(min=0, help="How many of the best have a learning curve and a picture.")] = 20,
     imports: Imports = None,
     quiet: Quiet = False,

@@ -120,10 +120,8 @@ def _entries(registered: tuple[tuple[str, type], ...], of_stages: tuple[tuple[st
     for function in _SELECTIONS:
         name = function.__name__
         yield Entry(name, f"mercer.inducing.{name}", function, Selected, _signature(function))
-    for function in stages.STARTS:
-        yield Entry(
-            function.__name__, f"mercer.experiments.{function.__name__}", function, Selected, _signature(function)
-        )
+    for start in stages.STARTS:
+        yield Entry(start.__name__, f"mercer.experiments.{start.__name__}", start, Selected, _signature(start))
     for name, function in vars(data).items():
         if inspect.isfunction(function) and not name.startswith("_") and _said(function) is data.Data:
             yield Entry(name, f"mercer.experiments.{name}", function, data.Data, _signature(function))

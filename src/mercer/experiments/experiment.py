@@ -246,7 +246,7 @@ def placed(document: Document, where: str, new: Any, said: str) -> Document:
             names = nearest(part, value) if isinstance(value, dict) else ""
             missing = f"place {where}" if last else f"{'.'.join(map(str, path[: i + 1]))}{names}"
             raise ConfigurationError(f"{said}: {document.name} has no {missing}")
-        changed = list(value) if in_list else dict(value)
+        changed: Any = list(value) if in_list else dict(value)
         changed[part] = new if last else inside(value[part], i + 1)
         return changed
 

@@ -20,18 +20,17 @@ import numpy as np
 
 from mercer.experiments.cells import Store
 from mercer.experiments.experiment import Experiment
-from mercer.experiments.messages import nearest
+from mercer.experiments.leaderboard import averaged, score_to_sort_by, short_names
 from mercer.experiments.pictures import FitLine, fit_or_calibration
 from mercer.experiments.results import Plan, Planned, flat_scores, learning_curves, read_plan
 from mercer.experiments.running import PARTS, as_file_name
 from mercer.experiments.scores import GOALS, distance
 from mercer.experiments.sweep import problem_of
-from mercer.experiments.text import ConfigurationError, written
+from mercer.experiments.text import written
 from mercer.io import load
 from mercer.io.atomic import replacing
 
 _NEEDED = "a report needs jinja2 and plotly: pip install 'mercer[report]'"
-_REPEATS = ("seed", "split", "fold")  # settings that are repeats of the same thing, where one of these is in the name
 
 
 def report(
@@ -59,13 +58,9 @@ def report(
     plan, store = read_plan(root, sweep), Store(root)
     scores = {cell.identity: flat_scores(store, cell) for cell in plan.cells if cell.state == "finished"}
     names = list(dict.fromkeys(name for found in scores.values() for name in found))
-    by = _score(by, names)
+    by = score_to_sort_by(by, names)
     paths = [setting.path for setting in plan.settings]
-    for asked in (*(over or ()), *each):
-        if asked not in paths:
-            raise ConfigurationError(f"{plan.name} has no setting {asked}{nearest(asked, paths)}")
-    if over is None:
-        over = [name for name in paths if any(word in name.lower() for word in _REPEATS) and name not in each]
+    over = averaged(plan, over, each)
     content = {
         "name": plan.name,
         "made": time.strftime("%Y-%m-%d %H:%M"),
@@ -110,21 +105,6 @@ def report(
     return path
 
 
-def short_names(paths: Sequence[str]) -> list[str]:
-    """The end of each path that tells it from the others, and is more than a letter or two."""
-
-    def end(path: str, num: int) -> str:
-        return ".".join(path.split(".")[-num:])
-
-    def short(path: str) -> str:
-        num = 1 if len(end(path, 1)) > 2 else 2
-        while num < path.count(".") + 1 and sum(end(other, num) == end(path, num) for other in paths) > 1:
-            num += 1
-        return end(path, num)
-
-    return [short(path) for path in paths]
-
-
 def as_texts(value: Any) -> Any:
     """A configuration whose keys and single values are YAML, so that 1 and 1.0 stay what they are in a browser."""
     if isinstance(value, dict):
@@ -133,14 +113,6 @@ def as_texts(value: Any) -> Any:
         return [as_texts(item) for item in value]
     text = written([value]).strip()[1:-1]
     return json.dumps(value) if "\n" in text else text
-
-
-def _score(by: str | None, names: Sequence[str]) -> str | None:
-    """The score to sort by: as asked, or the first on the validation data, on the test data, on any."""
-    if by is not None and by not in names:
-        raise ConfigurationError(f"no cell has a score {by!r}{nearest(by, names)}")
-    parts = ("validation", "test", "")
-    return by or next((name for part in parts for name in names if name.startswith(part)), None)
 
 
 def _goal(name: str) -> float | str:
