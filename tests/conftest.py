@@ -43,6 +43,21 @@ def unchecked_signatures():
         yield
 
 
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Runs the command `mercer` with some arguments: the exit code, standard output, standard error."""
+    from mercer.cli import main
+
+    monkeypatch.delenv("MERCER_DEBUG", raising=False)
+
+    def command(*arguments):
+        with pytest.raises(SystemExit) as exit, jax.enable_x64(False):  # as a process of its own has it
+            main([str(argument) for argument in arguments])
+        return exit.value.code, *capsys.readouterr()
+
+    return command
+
+
 jax.config.update("jax_enable_x64", True)
 # Most of the time goes into compiling functions that run once: XLA should not try hard.
 jax.config.update("jax_disable_most_optimizations", True)

@@ -33,24 +33,11 @@ QUICK = ("--steps", "3", "--inducing", "10")
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """Runs the command with some arguments: the exit code, standard output, standard error."""
-    monkeypatch.delenv("MERCER_DEBUG", raising=False)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as exit, jax.enable_x64(False):  # as a process of its own has it
-            main([str(argument) for argument in arguments])
-        return exit.value.code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def refused(run):
+def refused(command):
     """The one sentence that a command fails with."""
 
     def refused(*arguments, code=1):
-        found, out, err = run(*arguments)
+        found, out, err = command(*arguments)
         assert found == code and out == "" and err.startswith("mercer: ") and err.count("\n") == 1, (found, out, err)
         assert "Traceback" not in err and "bug" not in err
         return err.removeprefix("mercer: ").rstrip("\n")
@@ -81,8 +68,8 @@ def model(folder, content):
     return folder / "m.mercer"
 
 
-def test_from_a_table_to_predictions(run, folder):
-    code, out, err = run("fit", "data.csv", "--target", "price", *QUICK)
+def test_from_a_table_to_predictions(command, folder):
+    code, out, err = command("fit", "data.csv", "--target", "price", *QUICK)
     assert (code, err) == (0, "")
     for said in [
         "data.csv: 48 rows, 3 columns",
@@ -101,15 +88,15 @@ def test_from_a_table_to_predictions(run, folder):
         assert said in out, said
     assert sorted(os.listdir(folder)) == ["data.csv", "data.mercer"]
 
-    code, out, err = run("predict", "data.mercer", "data.csv")
+    code, out, err = command("predict", "data.mercer", "data.csv")
     assert code == 0 and "scores on 48 rows of data.csv" in err
     assert out.splitlines()[0] == "mean,std,lower,upper" and len(out.splitlines()) == N + 1
 
     # In order, all rows, without the target, to files of both kinds, and with a narrower interval.
     DATA.drop("price").write_parquet("new.parquet")
-    assert run("predict", "data.mercer", "new.parquet", "--out", "p.csv", "--quiet") == (0, "", "")
+    assert command("predict", "data.mercer", "new.parquet", "--out", "p.csv", "--quiet") == (0, "", "")
     assert (folder / "p.csv").read_text() == out
-    code, out, err = run("predict", "data.mercer", "new.parquet", "--out", "p.parquet", "--level", "0.5")
+    code, out, err = command("predict", "data.mercer", "new.parquet", "--out", "p.parquet", "--level", "0.5")
     assert (code, out, err) == (0, "", "48 rows of predictions are in p.parquet\n")
     wide, narrow = pl.read_csv("p.csv"), pl.read_parquet("p.parquet")
     assert wide["mean"].to_numpy() == pytest.approx(narrow["mean"].to_numpy())
@@ -117,22 +104,24 @@ def test_from_a_table_to_predictions(run, folder):
 
 
 @pytest.mark.slow
-def test_quiet_classes_and_options(run, folder):
+def test_quiet_classes_and_options(command, folder):
     DATA.with_columns(price=pl.when(pl.col("price") > 50.0).then(pl.lit("high")).otherwise(pl.lit("low"))).write_csv(
         "c.csv"
     )
-    fitted = run("fit", "c.csv", "-t", "price", "-q", "--exclude", "kind", "--holdout", "0", "-m", "c.model", *QUICK)
+    fitted = command(
+        "fit", "c.csv", "-t", "price", "-q", "--exclude", "kind", "--holdout", "0", "-m", "c.model", *QUICK
+    )
     assert fitted == (0, "", "")
-    out = run("predict", "c.model", "c.csv", "-q")[1]
+    out = command("predict", "c.model", "c.csv", "-q")[1]
     assert out.splitlines()[0] == "prediction,p(high),p(low)"
     loaded = mc.load("c.model")
     assert loaded.columns.used == ("Länge [cm]",) and loaded.report.held_out is None
-    out = run("show", "c.model")[1]
+    out = command("show", "c.model")[1]
     assert "probit" in out and "inducing points" in out and "scores" not in out
 
 
-def test_show(run, model):
-    code, out, err = run("show", model)
+def test_show(command, model):
+    code, out, err = command("show", model)
     assert (code, err) == (0, "")
     for said in [
         "a smooth function (Matérn 5/2)",
@@ -146,14 +135,14 @@ def test_show(run, model):
         f"fitted by mercer {mc.__version__} to 48 rows",
     ]:
         assert said in out, said
-    assert "scores on 48 rows of data.csv" in run("show", model, "--data", "data.csv")[1]
-    assert run("show", model, "--quiet") == (0, "", "")
+    assert "scores on 48 rows of data.csv" in command("show", model, "--data", "data.csv")[1]
+    assert command("show", model, "--quiet") == (0, "", "")
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_picture(suffix, run, model):
+def test_a_picture(suffix, command, model):
     pytest.importorskip("matplotlib")
-    code, out, _ = run("show", model, "--plot", f"picture.{suffix}")
+    code, out, _ = command("show", model, "--plot", f"picture.{suffix}")
     assert code == 0 and f"the picture is in picture.{suffix}" in out
     assert os.path.getsize(f"picture.{suffix}") > 10_000
 
@@ -167,24 +156,24 @@ def test_pictures_that_cannot_be(refused, model):
 
 
 class TestHelp:
-    def test_examples(self, run):
-        code, out, _ = run("--help")
+    def test_examples(self, command):
+        code, out, _ = command("--help")
         assert code == 0 and "mercer fit houses.csv --target price" in out
-        for command in ("fit", "predict", "show"):
-            code, out, _ = run(command, "--help")
-            assert code == 0 and "Examples:" in out and f"mercer {command} houses" in out
+        for name in ("fit", "predict", "show"):
+            code, out, _ = command(name, "--help")
+            assert code == 0 and "Examples:" in out and f"mercer {name} houses" in out
 
-    def test_version(self, run):
-        assert run("--version") == (0, f"mercer {mc.__version__}\n", "")
+    def test_version(self, command):
+        assert command("--version") == (0, f"mercer {mc.__version__}\n", "")
 
-    def test_without_arguments(self, run):
-        assert "Usage: mercer" in "".join(run()[1:])
+    def test_without_arguments(self, command):
+        assert "Usage: mercer" in "".join(command()[1:])
 
     @pytest.mark.parametrize(
         "wrong", [["fit"], ["fit", "data.csv"], ["fits"], ["fit", "--stepz"], ["predict", "m", "n", "--level", "2"]]
     )
-    def test_usage_errors(self, wrong, run):
-        code, _, err = run(*wrong)
+    def test_usage_errors(self, wrong, command):
+        code, _, err = command(*wrong)
         assert code == 2 and "Traceback" not in err
 
 
@@ -253,9 +242,9 @@ class TestRefusals:
         said = refused("fit", "odd.csv", "--target", "y", "--method", "exact")
         assert "too many rows (23000) for an exact model; leave out --method exact" in said
 
-    def test_predict_says_why_there_are_no_scores(self, run, model):
+    def test_predict_says_why_there_are_no_scores(self, command, model):
         DATA.with_columns(price=pl.lit("unknown")).write_csv("odd.csv")
-        code, out, err = run("predict", model, "odd.csv")
+        code, out, err = command("predict", model, "odd.csv")
         assert code == 0 and len(out.splitlines()) == N + 1
         assert "no scores: odd.csv: column 'price' should hold a number in every row" in err
 
@@ -293,12 +282,12 @@ class TestNet:
             (KeyboardInterrupt(), 130, ""),
         ],
     )
-    def test_errors(self, error, code, said, run, folder, monkeypatch):
+    def test_errors(self, error, code, said, command, folder, monkeypatch):
         def fail(*args):
             raise error
 
         monkeypatch.setattr("mercer.cli.commands.read_table", fail)
-        found, out, err = run("fit", "data.csv", "-t", "price")
+        found, out, err = command("fit", "data.csv", "-t", "price")
         assert (found, out) == (code, "") and said in err and "Traceback" not in err and err.count("\n") <= 1
 
     def test_debug(self, folder, monkeypatch):
@@ -343,12 +332,12 @@ def test_altered_files(refused, model, content):
         assert time.perf_counter() - begin < 5.0 and "m.mercer" in said
 
 
-def test_what_a_terminal_would_obey_is_not_printed(run, model):
+def test_what_a_terminal_would_obey_is_not_printed(command, model):
     loaded = mc.load(model)
     report = dataclasses.replace(loaded.report, notes=("\x1b[2J\x07",), source="\x1b]0;title\x07")
     target = dataclasses.replace(loaded.target, reason="[red]\x9b31m")
     mc.save(model, dataclasses.replace(loaded, report=report, target=target))
-    code, out, _ = run("show", model)
+    code, out, _ = command("show", model)
     assert code == 0 and "[red]" in out and all(c.isprintable() or c == "\n" for c in out)
 
 
@@ -356,7 +345,7 @@ def subprocess_environment(**changes):
     return os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu"} | changes
 
 
-def command(*arguments):
+def words(*arguments):
     return [sys.executable, "-m", "mercer.cli", *map(str, arguments)]
 
 
@@ -364,21 +353,21 @@ def test_a_process_of_its_own(model, content):
     """Exit codes and messages as a shell sees them, and text that the terminal cannot show."""
     environment = subprocess_environment(PYTHONIOENCODING="ascii", PYTHONWARNINGS="always")
     options = dict(capture_output=True, text=True, timeout=120, env=environment)
-    shown = subprocess.run(command("show", model), **options)
+    shown = subprocess.run(words("show", model), **options)
     assert (shown.returncode, shown.stderr) == (0, "") and "L?nge" in shown.stdout
     model.write_bytes(content[:-1])
-    damaged = subprocess.run(command("show", model), **options)
+    damaged = subprocess.run(words("show", model), **options)
     assert damaged.returncode == 1 and damaged.stdout == "" and damaged.stderr.count("\n") == 1
 
 
 @pytest.mark.slow  # by default tests/training/test_checkpoints.py kills a run
-def test_killed_and_run_again(run, folder):
+def test_killed_and_run_again(command, folder):
     """SIGKILL after the first checkpoint, and the same command again: it goes on, to the same predictions."""
     arguments = ("fit", "data.csv", "--target", "price", "--steps", "60", "--seed", "3")
-    code, _, _ = run(*arguments, "-m", "whole.mercer", "-q")
+    code, _, _ = command(*arguments, "-m", "whole.mercer", "-q")
     assert code == 0
     checkpoint = folder / ".data.mercer.training.prior"
-    process = subprocess.Popen(command(*arguments), env=subprocess_environment(), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(words(*arguments), env=subprocess_environment(), stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120.0
         while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
@@ -388,7 +377,7 @@ def test_killed_and_run_again(run, folder):
         process.kill()
         assert process.wait() == -signal.SIGKILL
     assert checkpoint.exists() and not (folder / "data.mercer").exists()
-    code, _, err = run(*arguments)
+    code, _, err = command(*arguments)
     assert code == 0 and err.startswith("going on from step ") and "of 60 (prior)" in err
     assert sorted(os.listdir(folder)) == ["data.csv", "data.mercer", "whole.mercer"]
     resumed, whole = (mc.load(name).predict("data.csv") for name in ("data.mercer", "whole.mercer"))
@@ -398,18 +387,18 @@ def test_killed_and_run_again(run, folder):
     for options, changed in ([], 1.0), (["--fresh"], 0.0):
         checkpoint.write_bytes(b"of a run that was")
         DATA.with_columns(price=pl.col("price") + changed).write_csv("data.csv")
-        code, _, err = run(*arguments, *options)
+        code, _, err = command(*arguments, *options)
         assert (code, err) == (0, "")
     for name, values in mc.load("data.mercer").predict("data.csv").items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-6)
 
 
-def test_ctrl_c(run, folder, monkeypatch):
+def test_ctrl_c(command, folder, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mercer.tabular.table_model._learn", interrupted)
-    code, _, err = run("fit", "data.csv", "-t", "price")
+    code, _, err = command("fit", "data.csv", "-t", "price")
     assert code == 130 and err == "interrupted: the same command will go on from here\n"
 
 
@@ -427,12 +416,12 @@ def test_ctrl_c(run, folder, monkeypatch):
         "counts": lambda i: (i, i % 4 if i % 5 else 9),
     }.items(),
 )
-def test_odd_tables(name, make, run, folder):
+def test_odd_tables(name, make, command, folder):
     rows = [row for row in map(make, range(40)) if row is not None]
     (folder / "odd.csv").write_text("a,y\n" + "".join(f"{a},{y}\n" for a, y in rows))
-    code, _, err = run("fit", "odd.csv", "-t", "y", *QUICK)
+    code, _, err = command("fit", "odd.csv", "-t", "y", *QUICK)
     assert (code, err) == (0, "")
-    code, out, _ = run("predict", "odd.mercer", "odd.csv", "-q")
+    code, out, _ = command("predict", "odd.mercer", "odd.csv", "-q")
     assert code == 0 and len(out.splitlines()) == len(rows) + 1 and "nan" not in out.lower()
 
 
