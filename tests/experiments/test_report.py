@@ -139,8 +139,13 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def html(root):
+    return report(root).absolute()
+
+
 @pytest.fixture
-def page(browser, root):
+def page(browser, html):
     """The report; the test fails where the page logs an error, or asks for anything outside of it."""
     wrong, asked = [], []
     context = browser.new_context(offline=True, permissions=["clipboard-read", "clipboard-write"])
@@ -148,7 +153,7 @@ def page(browser, root):
     page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(report(root).absolute().as_uri())
+    page.goto(html.as_uri())
     page.wait_for_selector("html[data-ready]")
     yield page
     context.close()

@@ -27,10 +27,12 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "NPROC": "1",  # the threads of XLA's own pool
 }
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 1_000_000,  # lost workers: what counts is written beside each cell
     "distributed.worker.daemon": False,
+    "distributed.worker.profile.enabled": False,  # it looks at the threads of a worker a hundred times a second
     "distributed.comm.timeouts.connect": "60s",
 }
 

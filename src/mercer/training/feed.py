@@ -56,6 +56,11 @@ class Whole:
         """Rows of a step; None for all of them."""
         return None if self.minibatches is None else self.minibatches.size
 
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """What decides on the rows of each step: feeds with the same order give the same chunks."""
+        return () if self.minibatches is None else self.minibatches.order
+
     def chunk(self, first: int, count: int, every: int) -> Indices | None:
         """What the loop is given for `count` steps, in the shape of `every` of them."""
         if self.minibatches is None:

@@ -25,6 +25,11 @@ class Minibatches:
         self._orders: dict[int, Future[np.ndarray]] = {}
         self._thread = ThreadPoolExecutor(1)
 
+    @property
+    def order(self) -> tuple[int | tuple[int, ...], ...]:
+        """All that the batches depend on."""
+        return self.num_data, self.size, self.seed
+
     def _order(self, number: int) -> np.ndarray:
         """The order of the rows in one pass."""
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence((*self.seed, number))))

@@ -76,7 +76,7 @@ def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, f
     with quiet_blas():
         for begin_at in range(0, steps, first.every):
             count = min(first.every, steps - begin_at)
-            fed = [run.feed.chunk(begin_at, count, first.every) for run in runs]
+            fed = _chunks(runs, begin_at, count)
             results = chunk(state, arrays, data, None if fed[0] is None else _stacked(fed), np.asarray(count), keys)
             done, state, losses = jax.block_until_ready(results)
             done, losses = np.asarray(done), np.asarray(losses)
@@ -112,6 +112,13 @@ def _hashable(leaf: Any) -> Any:
     except TypeError:
         return id(leaf)
     return leaf
+
+
+def _chunks(runs: Sequence[Run], begin_at: int, count: int) -> list[Any]:
+    """What each run is given for some steps, worked out once for all that see the same rows."""
+    feeds = {run.feed.order: run.feed for run in runs}
+    found = {order: feed.chunk(begin_at, count, runs[0].every) for order, feed in feeds.items()}
+    return [found[run.feed.order] for run in runs]
 
 
 def _stacked(trees: Sequence[Any]) -> Any:
