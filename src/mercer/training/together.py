@@ -84,6 +84,7 @@ def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, f
             history = [np.concatenate([before, now[:count]]) for before, now in zip(history, losses, strict=True)]
             if not alive.any():
                 break
+        state = jax.tree.map(np.asarray, state)
         return [_finished(run, state, i, history[i]) if alive[i] else None for i, run in enumerate(runs)]
 
 
@@ -122,11 +123,12 @@ def _chunks(runs: Sequence[Run], begin_at: int, count: int) -> list[Any]:
 
 
 def _stacked(trees: Sequence[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+    """By NumPy, as JAX would compile something for each number of them and each shape."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves])), *trees)
 
 
 def _finished(run: Run, state: Any, i: int, history: np.ndarray) -> Fit | None:
-    own = jax.tree.map(lambda leaf: leaf[i], state)
+    own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), state)
     if not bool(np.asarray(finite_starts(own.params, 1)).all()):
         return None
     try:
