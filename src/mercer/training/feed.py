@@ -86,6 +86,11 @@ class Streamed:
     seed: tuple[int, ...]
     data: None = None
 
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """What decides on the rows of each step."""
+        return self.source.identity(), self.batch_size, self.seed
+
     def chunk(self, first: int, count: int, every: int) -> Read:
         """What the loop is given for `count` steps, in the shape of `every` of them."""
         rows = self.source.batches(first, count, self.batch_size, self.seed)
