@@ -1,5 +1,6 @@
 """Data of which some entries are not observed, or held out: parts and scores."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -37,3 +38,18 @@ def test_scores_of_what_is_observed():
     found = scores_of(model, X, holed, scale, names)
     assert found.pop("nlpd") == pytest.approx(0.5 * first.pop("nlpd"))  # a row with nothing observed has density 1
     assert found == pytest.approx(first)
+
+
+def test_starts_of_several_outputs():
+    kernel, key = mc.kernels.RBF(0.3), jax.random.key(0)
+    mixed = mc.kernels.LinearCoregionalisation.of(kernel, 4, 2, key=key)
+    assert mixed.num_latents == 6 and np.array_equal(mixed.W[:, 2:], 0.3 * np.eye(4))
+    shared = mc.kernels.LinearCoregionalisation.of(kernel, 4, 2, own=False, key=key)
+    assert np.array_equal(shared.W, mixed.W[:, :2])
+    with pytest.raises(ValueError, match="at least 1 of each, got 4 and 0"):
+        mc.kernels.LinearCoregionalisation.of(kernel, 4, 0, key=key)
+    apart = mc.kernels.SeparateIndependent.of(kernel, 3)
+    assert apart.num_outputs == 3 and len(apart.kernels) == 3
+    Y = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
+    assert np.allclose(mc.experiments.noise_variances(Y, 0.5), [0.5 * 8.0 / 3.0, 2.0])
+    assert mc.experiments.Root(of=1, factor=0.5, most=10)(100) == 10 and mc.experiments.Root(of=2, most=20)(100) == 10
