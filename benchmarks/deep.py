@@ -5,7 +5,8 @@
 - predict: mean and variance at 10,000 inputs by ten passes, beside ten passes of GPflux.
 - memory: what the process takes after each `--every` steps of `mercer.fit`, two layers, M = 128, batches of 512. For Linux.
 - uci: one, two and three layers as `mercer.Deep.of` makes them, on the standard splits. All splits of a set are trained at once,
-  in float32. For a GPU. A line of JSON is appended to `--out` for each set and number of layers; `--table FILE` shows them.
+  in float32 or `--precision float64`. For a GPU. A line of JSON is appended to `--out` for each set and number of layers;
+  `--table FILE` shows them, and three layers less two, by splits.
 
 Data: `MERCER_DATA`, else ../shared/data beside the repository.
 """
@@ -39,29 +40,36 @@ GPFLUX = {
     "energy": (-0.992, -1.090, -1.092),
     "yacht": (-0.909, -1.084, -1.086),
 }
+KERNELS = {
+    "RBF": mc.kernels.RBF,
+    "Matern52": mc.kernels.Matern52,
+    "ArcCosine": lambda lengthscales: mc.kernels.ArcCosine(weight_variance=lengthscales**-2),
+}
 # log-likelihood and RMSE on kin8nm with M = 100, one split, as the authors of doubly stochastic inference had them
 RECORD = {1: (0.974, 0.0868), 2: (1.292, 0.0664), 3: (1.315, 0.0650)}
 
 
-def split(name: str, number: int):
+def split(name: str, number: int, precision: str):
     """Training and test data in standard units, and the scale of y. Constant columns are dropped."""
     data = np.load(data_folder() / "uci_std" / f"{name}.npz")
     train, test = data["train_idx"][number], data["test_idx"][number]
     X, y = data["X"][:, np.ptp(data["X"][train], axis=0) > 0.0], data["y"].reshape(-1, 1)
     X, y = ((array - array[train].mean(axis=0)) / array[train].std(axis=0) for array in (X, y))
     scale = data["y"][train].std()
-    return *(array[rows].astype(np.float32) for rows in (train, test) for array in (X, y)), scale
+    return *(array[rows].astype(precision) for rows in (train, test) for array in (X, y)), scale
 
 
 def uci(arguments) -> None:
     """All splits of a set at once, for each number of layers."""
     print(HEAD)
     for name in arguments.sets:
-        splits = [split(name, number) for number in range(arguments.first, arguments.first + arguments.splits)]
+        numbers = range(arguments.first, arguments.first + arguments.splits)
+        splits = [split(name, number, arguments.precision) for number in numbers]
         for layers in arguments.layers:
             begin = time.perf_counter()
             rows = trained_at_once(splits, layers, arguments)
             entry = {"set": name, "M": arguments.M, "layers": layers, "steps": arguments.steps, "scores": rows}
+            entry |= {"samples": arguments.samples, "precision": arguments.precision, "kernel": arguments.kernel}
             entry["seconds"] = time.perf_counter() - begin
             with arguments.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
@@ -73,10 +81,9 @@ def trained_at_once(splits, num_layers: int, arguments) -> list[tuple[float, flo
     starts = []
     for number, (X, *_) in enumerate(splits):
         key = jax.random.key(arguments.seed + number)
-        deep = mc.Deep.of(
-            X, num_layers, num_inducing=arguments.M, num_samples=100, training_samples=arguments.samples, key=key
-        )
-        starts.append(cast(mc.Model(deep, mc.likelihoods.Gaussian(arguments.noise)), np.float32))
+        options = {"kernel": KERNELS[arguments.kernel], "training_samples": arguments.samples, "key": key}
+        deep = mc.Deep.of(X, num_layers, num_inducing=arguments.M, num_samples=100, **options)
+        starts.append(cast(mc.Model(deep, mc.likelihoods.Gaussian(arguments.noise)), X.dtype))
     X, Y = (jnp.stack([part[i] for part in splits]) for i in (0, 1))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *starts)
     params, fixed = eqx.partition(eqx.filter_vmap(unconstrain)(stacked), trainable(stacked))
@@ -212,6 +219,8 @@ def main() -> None:
     parser.add_argument("--gamma", type=float, default=0.0, help="of natural gradients in the last layer; 0: Adam")
     parser.add_argument("--noise", type=float, default=0.1, help="the variance of the noise at the start")
     parser.add_argument("--samples", type=int, default=1, help="passes in a step")
+    parser.add_argument("--precision", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--kernel", choices=KERNELS, default="RBF")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--watch", action="store_true", help="scores after each `--every` steps")
     parser.add_argument("--out", type=Path, default=Path("deep.jsonl"))
@@ -220,6 +229,7 @@ def main() -> None:
     if arguments.table:
         table(arguments.table)
         return
+    jax.config.update("jax_enable_x64", arguments.precision == "float64")
     {"step": beside_peers, "predict": beside_peers, "memory": memory, "uci": uci}[arguments.task](arguments)
 
 

@@ -23,8 +23,8 @@ _TERMS = 16
 class Activation(Layer):
     """phi(f), a function of each unit: K -> E[phi(u) phi(v)], theta -> theta E[phi'(u) phi'(v)].
 
-    A new one says `dual`; `dual_derivative` if there are to be tangent kernels; and `mean` if a branch of a `Residual` is to end
-    with it. The three arguments have shapes that go together, and any number of axes. Formulas are best smooth also where k12^2
+    A new one says `dual`; `dual_derivative` if there are to be tangent kernels; `mean` if a branch of a `Residual` is to end
+    with it; and `square` if that is less work than `dual`. The three arguments have shapes that go together, and any number of axes. Formulas are best smooth also where k12^2
     is k11 k22, and variances 0.
     """
 
@@ -39,6 +39,10 @@ class Activation(Layer):
     ) -> Float[Array, "..."]:
         """E[phi'(u) phi'(v)]."""
         raise ValueError(f"{type(self).__name__} has no closed form of E[phi'(u) phi'(v)] (dual_derivative)")
+
+    def square(self, k11: Float[Array, "..."]) -> Float[Array, "..."]:
+        """E[phi(u)^2]."""
+        return self.dual(k11, k11, k11)
 
     def mean(self, k11: Float[Array, "..."]) -> Float[Array, "..."]:
         """E[phi(u)]."""
@@ -60,7 +64,8 @@ class Activation(Layer):
         k11, k22 = moments.variances()
         theta = None if moments.theta is None else moments.theta * self.dual_derivative(k11, moments.K, k22)
         mean = (lambda: self.mean(moments.variance())) if moments.alone else None
-        return Moments(self.dual(k11, moments.K, k22), moments.alone, theta, mean, rows, columns)
+        K = self.square(k11) if moments.of_variances else self.dual(k11, moments.K, k22)
+        return Moments(K, moments.alone, theta, mean, rows, columns)
 
 
 def norm_and_cosine(k11: Array | float, k12: Array, k22: Array | float) -> tuple[Array, Array]:

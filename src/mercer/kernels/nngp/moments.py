@@ -35,6 +35,11 @@ class Moments:
         """0 for rows, 2 for pairs of equal pixels, 4 for all pairs of pixels."""
         return self.K.ndim - (1 if self.alone else 2)
 
+    @property
+    def of_variances(self) -> bool:
+        """Whether K holds variances only."""
+        return self.alone and self.pixel_axes < 4
+
     def variance(self) -> Array:
         """E[f(x)^2] of inputs alone, [N] or [H, W, N]."""
         return jnp.einsum("ijij...->ij...", self.K) if self.pixel_axes == 4 else self.K
