@@ -178,6 +178,15 @@ def table(paths) -> None:
     lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     for entry in sorted(lines, key=lambda entry: (entry["set"], entry["M"], entry["layers"])):
         show(entry)
+    by_setting: dict = {}
+    for entry in lines:
+        setting = tuple(entry.get(name) for name in ("set", "M", "steps", "samples", "precision", "kernel"))
+        by_setting.setdefault(setting, {})[entry["layers"]] = np.asarray(entry["scores"])[:, 0]
+    for setting, found in by_setting.items():
+        if {2, 3} <= set(found) and len(found[2]) == len(found[3]) > 1:
+            less = found[3] - found[2]
+            spread = less.std(ddof=1) / len(less) ** 0.5
+            print(f"{setting}: NLPD of three layers less that of two {less.mean():.3f} ± {spread:.3f}, {len(less)} splits")
 
 
 def beside_peers(arguments) -> None:

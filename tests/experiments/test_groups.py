@@ -1,13 +1,15 @@
 """Cells that are trained together: which are, that they give what they give alone, and that one bad cell harms no other."""
 
+import json
+
 import numpy as np
 import pytest
 from test_run import CURVE
 
 import mercer as mc
-from mercer.experiments import Options, Store, Sweep
+from mercer.experiments import Experiment, Options, Store, Sweep
 from mercer.experiments.engine import run_cell, run_group
-from mercer.experiments.groups import planned_groups, signature, stage_to_group, train_group
+from mercer.experiments.groups import planned_groups, signature, stages_to_group, train_group
 
 RATE = "stages.posterior.optimiser.learning_rate"
 SWEEP = f"name: together\nexperiment: curve.yaml\ngrid:\n  data.number: [2, 3]\n  {RATE}: [1e-2, 1e-3]\n"
@@ -47,8 +49,8 @@ def test_what_is_grouped(folder):
 
 def test_what_cannot_be(folder):
     text = "experiment: curve.yaml\ngrid: {stages.posterior.optimiser: [lbfgs, {type: NaturalGradient, gamma: 0.5}]}"
-    assert [stage_to_group(cell) for cell in cells_of(folder, text)] == [None, None]
-    assert [stage_to_group(cell) for cell in cells_of(folder)] == ["posterior"] * 4
+    assert [stages_to_group(cell) for cell in cells_of(folder, text)] == [[], []]
+    assert [stages_to_group(cell) for cell in cells_of(folder)] == [["posterior"]] * 4
 
 
 def test_cells_are_what_they_are_alone(folder):
@@ -63,6 +65,28 @@ def test_cells_are_what_they_are_alone(folder):
             # The objective is ill-conditioned: rounding of 1e-16 grows by eight decades in 30 steps.
             assert np.allclose(list(scores[0][part].values()), list(scores[1][part].values()), rtol=1e-6)
             assert scores[0][part]["rmse"] == pytest.approx(scores[1][part]["rmse"], rel=1e-9)
+
+
+def test_later_stages_are_trained_together_too(folder):
+    """Each goes on from what the one before gave; one that follows on a search is trained alone."""
+    value = Experiment.of(CURVE).document.value
+    first = {name: value["stages"][name] for name in ("prior", "posterior")}
+    again = {"type": "fit", "model": "$posterior.model", "objective": first["posterior"]["objective"], "steps": 5}
+
+    def cells_with(**later):
+        (folder / "curve.yaml").write_text(json.dumps({**value, "stages": first | later}))
+        return cells_of(folder)[:2]
+
+    searched = cells_with(search={**again, "optimiser": "lbfgs"}, again={**again, "model": "$search.model"})
+    assert [stages_to_group(cell) for cell in searched] == [["posterior"]] * 2
+    cells = cells_with(again=again)
+    assert [stages_to_group(cell) for cell in cells] == [["posterior", "again"]] * 2
+    with cells[0].experiment.precision():
+        assert train_group(cells, folder / "stages") == 4
+    run_cell(*sent(cells)[1], str(folder / "alone"))
+    for name in stages_to_group(cells[1]):
+        paths = [root / cells[1].hashes[name] for root in (folder / "stages", folder / "alone" / "stages")]
+        assert np.allclose(*(mc.load(path).history for path in paths), rtol=1e-6)
 
 
 def test_a_cell_that_is_not_finite_fails_alone(folder):

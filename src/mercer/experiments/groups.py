@@ -1,11 +1,12 @@
 """Cells that are trained in one program: those that differ in numbers alone (a learning rate, a start, data of the same shapes).
 
 A plan groups cells by what their configurations say; whether the models that they make are of one form is seen when they are
-made. What a group gives are the results of the stage `fit` of its cells, put where each cell finds them: so a cell is finished as
-it always is, and one that could not be trained with the others (its loss was not finite) is trained alone, and says why.
+made. What a group gives are the results of the stages `fit` of its cells, put where each cell finds them: so a cell is finished
+as it always is, and one that could not be trained with the others (its loss was not finite) is trained alone, and says why.
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,8 +41,7 @@ def planned_groups(cells: Sequence[Cell], workers: int = 1) -> list[list[Cell]]:
 
 def signature(cell: Cell) -> str:
     """What a cell has in common with those that it may be trained with; its own hash where there is nothing to train."""
-    name = stage_to_group(cell)
-    if name is None:
+    if not stages_to_group(cell):
         return cell.identity
     X, Y = cell.problem.data.part("train")
     shapes = [list(X.shape), list(Y.shape), str(X.dtype)]
@@ -49,21 +49,32 @@ def signature(cell: Cell) -> str:
     return json.dumps([shapes, _without_numbers(stages), cell.experiment.said.scores], sort_keys=True)
 
 
-def stage_to_group(cell: Cell) -> str | None:
-    """The first stage that trains, if it is one that can be shared."""
-    name = next((name for name, said in cell.experiment.stages.items() if said.entry.name == "fit"), None)
-    given = cell.experiment.stages[name].arguments() if name is not None else {}
+def stages_to_group(cell: Cell) -> list[str]:
+    """The stages that train and can be shared: those before the first that cannot."""
+    trained = [name for name, said in cell.experiment.stages.items() if said.entry.name == "fit"]
+    return list(itertools.takewhile(lambda name: _is_shared(cell.experiment.stages[name]), trained))
+
+
+def _is_shared(said: Spec) -> bool:
+    given = said.arguments()
     optimiser = given.get("optimiser")
     natural = isinstance(optimiser, Spec) and optimiser.entry.gives is not Optimiser
     searches = isinstance(optimiser, Spec) and optimiser.entry.name in ("lbfgs", "polyak_sgd")
-    return None if natural or searches or given.get("restarts", 1) != 1 else name
+    return not (natural or searches) and given.get("restarts", 1) == 1
 
 
 def train_group(cells: Sequence[Cell], store: Path) -> int:
-    """Trains the stage `fit` of cells that have not got it; how many were trained in programs with others."""
+    """Trains the stages `fit` of cells that have not got them; how many were trained in programs with others."""
+    names = [stages_to_group(cell) for cell in cells]
+    rounds = itertools.zip_longest(*names)
+    return sum(_train_stage([pair for pair in zip(cells, one, strict=True) if pair[1]], store) for one in rounds)
+
+
+def _train_stage(stages: Sequence[tuple[Cell, str]], store: Path) -> int:
+    """Trains one stage of each cell, where those before it are there."""
     trained = 0
     with contextlib.ExitStack() as stack:
-        jobs = [job for cell in cells for job in _jobs(cell, store, stack)]
+        jobs = [job for cell, name in stages for job in _jobs(cell, name, store, stack)]
         for group in _of_one_form(jobs):
             if len(group) > 1:
                 numbers = [job.hyperparameters for job, _ in group]
@@ -87,10 +98,12 @@ class _Job(NamedTuple):
     told: str  # of optimiser and settings
 
 
-def _jobs(cell: Cell, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job]:
-    """What there is to train of a cell, if it is ours to do."""
-    name = stage_to_group(cell)
-    if name is None or (path := store / cell.hashes[name]).is_file():
+def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job]:
+    """What there is to train in a stage of a cell, if it is ours to do."""
+    before = itertools.takewhile(lambda other: other != name, stages_to_group(cell))
+    if not all((store / cell.hashes[other]).is_file() for other in before):
+        return  # the cell is to be run alone
+    if (path := store / cell.hashes[name]).is_file():
         return
     if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(".checkpoint").exists():
         return

@@ -41,7 +41,7 @@ from mercer.model import Model
 from mercer.training import Fit, Progressed
 
 PARTS = ("train", "validation", "test")
-_PACKAGES = ("mercer", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
+_PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 
 
 @dataclasses.dataclass(frozen=True)

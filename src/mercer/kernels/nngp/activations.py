@@ -24,8 +24,8 @@ class Activation(Layer):
     """phi(f), a function of each unit: K -> E[phi(u) phi(v)], theta -> theta E[phi'(u) phi'(v)].
 
     A new one says `dual`; `dual_derivative` if there are to be tangent kernels; `mean` if a branch of a `Residual` is to end
-    with it; and `square` if that is less work than `dual`. The three arguments have shapes that go together, and any number of axes. Formulas are best smooth also where k12^2
-    is k11 k22, and variances 0.
+    with it; and `square` if that is less work than `dual`. The three arguments have shapes that go together, and any number of
+    axes. Formulas are best smooth also where k12^2 is k11 k22, and variances 0.
     """
 
     activates: ClassVar[bool] = True
