@@ -186,7 +186,9 @@ def table(paths) -> None:
         if {2, 3} <= set(found) and len(found[2]) == len(found[3]) > 1:
             less = found[3] - found[2]
             spread = less.std(ddof=1) / len(less) ** 0.5
-            print(f"{setting}: NLPD of three layers less that of two {less.mean():.3f} ± {spread:.3f}, {len(less)} splits")
+            print(
+                f"{setting}: NLPD of three layers less that of two {less.mean():.3f} ± {spread:.3f}, {len(less)} splits"
+            )
 
 
 def beside_peers(arguments) -> None:

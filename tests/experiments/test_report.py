@@ -102,6 +102,16 @@ def test_leaderboard(root, command):
     assert code == 0 and [line.split(",")[0] for line in out.splitlines()] == ["kernel", "short", "it's <i>long</i>"]
 
 
+def test_pictures_of_the_best(root, command, tmp_path):
+    """The cell of a row is the best of those that it is an average of; there is a picture for each."""
+    table, cells = leaderboard(root, by="test rmse"), results(root).filter(state="finished")
+    for row, pair in zip(table.iter_rows(named=True), _pairs(table), strict=True):
+        assert row["cell"] == cells.filter(pair).sort("test rmse")["cell"][0]
+    code, out, _ = command("sweep", "best", "--out", root, "--each", KERNEL, "--plot", tmp_path / "best.png")
+    assert code == 0 and len(out.splitlines()) == 3
+    assert (tmp_path / "best.png").read_bytes().startswith(b"\x89PNG")
+
+
 def _pairs(table):
     """What tells the cells of each row of a table."""
     rate = "stages.model.optimiser.learning_rate"

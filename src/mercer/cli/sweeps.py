@@ -129,9 +129,15 @@ def best(
     over: _Over = None,
     each: _Each = None,
     num: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
+    plot: Annotated[Path | None, typer.Option(metavar="PNG", help="A picture of each row, into a file.")] = None,
+    imports: Imports = None,
 ) -> None:
     """Print the best settings of a sweep as csv, with means and standard errors over repeats."""
-    print(experiments().leaderboard(out, name, by=by, over=over, each=each or ()).head(num).write_csv(), end="")
+    packages = experiments(imports)
+    found = packages.leaderboard(out, name, by=by, over=over, each=each or ()).head(num)
+    print(found.write_csv(), end="")
+    if plot is not None:
+        packages.draw_best(out, found, plot, num_names=len(each or ()))
 
 
 @sweeps.command(

@@ -6,7 +6,7 @@ mc.experiments.run(experiment, out)                 a folder with all that it ga
 mc.experiments.Sweep.read(path)                     one experiment with many settings
 mc.experiments.run_sweep(sweep, out)                its cells, on many workers
 mc.experiments.results(out)                         their scores as a data frame
-mc.experiments.leaderboard(out)                     the best settings, averaged over repeats
+mc.experiments.leaderboard(out)                     the best settings, averaged over repeats; `draw_best` draws them
 mc.experiments.report(out)                          one HTML file with everything
 mc.experiments.log_to_mlflow(out)                   the same in MLflow
 """
@@ -17,7 +17,7 @@ from mercer.experiments.data import Data, Split
 from mercer.experiments.engine import Options, run_sweep
 from mercer.experiments.experiment import Experiment, json_schema
 from mercer.experiments.groups import planned_groups
-from mercer.experiments.leaderboard import leaderboard
+from mercer.experiments.leaderboard import draw_best, leaderboard
 from mercer.experiments.report import report
 from mercer.experiments.results import Choices, Plan, Planned, planned, read_plan, results
 from mercer.experiments.running import Outcome, run
@@ -44,6 +44,7 @@ __all__ = [
     "Options",
     "results",
     "leaderboard",
+    "draw_best",
     "report",
     "log_to_mlflow",
     "planned",

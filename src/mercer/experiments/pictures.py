@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -79,18 +80,29 @@ def _calibration(model: Model, problem: "Problem") -> Calibration:
 
 
 def draw(model: Model, problem: "Problem", path: str | os.PathLike[str]) -> None:
-    """Writes a PNG file."""
+    """Writes a PNG file with the picture of a model."""
+    draw_panels([("", fit_or_calibration(model, problem), problem)], path)
+
+
+def draw_panels(panels: Sequence[tuple[str, FitLine | Calibration, "Problem"]], path: str | os.PathLike[str]) -> None:
+    """Writes a PNG file with some pictures, each with its title and the data that it is of."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    columns = min(len(panels), 5)
+    rows = -(-len(panels) // columns)
+    size = (7.0, 4.0) if len(panels) == 1 else (3.2 * columns, 2.6 * rows)
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    found = fit_or_calibration(model, problem)
-    if isinstance(found, FitLine):
-        _draw_fit(axes, found, problem)
-    else:
-        _draw_calibration(axes, found)
+    for i, (title, found, problem) in enumerate(panels):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        axes.set_title(title, fontsize=9)
+        if isinstance(found, FitLine):
+            _draw_fit(axes, found, problem)
+        else:
+            _draw_calibration(axes, found)
+        if i == 0 and isinstance(found, FitLine):
+            axes.legend(frameon=False, fontsize=8 if len(panels) == 1 else 6)
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=110)
 
@@ -103,7 +115,6 @@ def _draw_fit(axes: Any, line: FitLine, problem: "Problem") -> None:
     for part, colour in _COLOURS.items():
         X, Y = problem.original.part(part)
         axes.plot(X[:, 0], Y[:, 0], ".", ms=3, color=colour, label=part)
-    axes.legend(frameon=False, fontsize=8)
     axes.set(xlabel="x", ylabel="y")
 
 

@@ -19,15 +19,12 @@ from typing import Any
 import numpy as np
 
 from mercer.experiments.cells import Store
-from mercer.experiments.experiment import Experiment
 from mercer.experiments.leaderboard import averaged, score_to_sort_by, short_names
-from mercer.experiments.pictures import FitLine, fit_or_calibration
-from mercer.experiments.results import Plan, Planned, flat_scores, learning_curves, read_plan
+from mercer.experiments.pictures import FitLine
+from mercer.experiments.results import Plan, Planned, flat_scores, learning_curves, picture, read_plan
 from mercer.experiments.running import PARTS, as_file_name
 from mercer.experiments.scores import GOALS, distance
-from mercer.experiments.sweep import problem_of
 from mercer.experiments.text import written
-from mercer.io import load
 from mercer.io.atomic import replacing
 
 _NEEDED = "a report needs jinja2 and plotly: pip install 'mercer[report]'"
@@ -146,10 +143,7 @@ def _pictured(plan: Plan, store: Store, cells: Iterable[Planned]) -> dict[str, A
     for cell in cells:
         folder = store.folder(cell.identity)
         histories[cell.identity] = {stage: _rounded(curve) for stage, curve in learning_curves(folder).items()}
-        experiment = Experiment.read(folder / "configuration.yaml")
-        with experiment.precision():
-            problem = problem_of(experiment)
-            found = fit_or_calibration(load(folder / "model.mercer"), problem)
+        found, problem = picture(folder)
         if isinstance(found, FitLine):
             pictures[cell.identity] = {"data": problem.fingerprint, **_rounded(dataclasses.asdict(found))}
             parts = {part: problem.original.part(part) for part in PARTS}

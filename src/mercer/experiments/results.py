@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from mercer.experiments.cells import State, Store
+from mercer.experiments.experiment import Experiment, Problem
+from mercer.experiments.pictures import Calibration, FitLine, fit_or_calibration
 from mercer.experiments.running import as_file_name
-from mercer.experiments.sweep import Cell, Sweep
+from mercer.experiments.sweep import Cell, Sweep, problem_of
 from mercer.experiments.text import ConfigurationError
+from mercer.io import load
 from mercer.io.atomic import replacing
 
 _POINTS = 200  # of a learning curve
@@ -158,6 +161,14 @@ def learning_curves(folder: Path) -> dict[str, dict[str, np.ndarray]]:
         means = [np.mean(part) for part in np.split(values, ends[:-1])]
         found[stage] = {"steps": ends, "values": np.array(means)}
     return found
+
+
+def picture(folder: Path) -> tuple[FitLine | Calibration, Problem]:
+    """The fit of a finished cell, or its calibration, and the data."""
+    experiment = Experiment.read(folder / "configuration.yaml")
+    with experiment.precision():
+        problem = problem_of(experiment)
+        return fit_or_calibration(load(folder / "model.mercer"), problem), problem
 
 
 def _labels(settings: Sequence[Choices], chosen: Sequence[int | None]) -> dict[str, str]:
