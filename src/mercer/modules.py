@@ -1,13 +1,14 @@
 """Foreign modules (of `equinox.nn`, or any function) as functions of the rows of X."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from mercer import parameters
 
@@ -20,6 +21,18 @@ class OfRows(parameters.Module):
     @abc.abstractmethod
     def of_rows(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
         """The values at each row."""
+
+
+class Reshape(eqx.Module):
+    """x in another shape, as the first layer of a `Sequential` that takes rows as images, [C, H, W] say."""
+
+    shape: tuple[int, ...] = eqx.field(static=True, converter=tuple)
+
+    def __call__(self, x: Float[Array, "..."], *, key: PRNGKeyArray | None = None) -> Float[Array, "..."]:
+        """x with the same numbers, in the same order."""
+        if math.prod(self.shape) != x.size:
+            raise ValueError(f"Reshape: shape {self.shape} expects {math.prod(self.shape)} numbers, got {x.size}")
+        return x.reshape(self.shape)
 
 
 def check_module(module: Any, owner: str) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import mercer as mc
-from mercer.experiments.data import npz
+from mercer.experiments.data import images, npz
 from mercer.experiments.scores import scores_of
 
 
@@ -25,6 +25,27 @@ def test_entries_of_outputs_are_held_out(tmp_path):
     of_fold = npz(str(tmp_path / "t.npz"), inputs=None, targets="Y", fold="fold", number=1, shown=0.5)
     assert np.array_equal(of_fold.test, np.arange(1, 30, 3)) and 5 < np.isnan(of_fold.part("train")[1]).sum() < 35
     assert not np.isnan(of_fold.part("test")[1]).any()
+
+
+def test_images(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 255, (20, 4, 4), np.uint8),
+        "x_test": rng.integers(0, 255, (6, 4, 4), np.uint8),
+    }
+    np.savez(tmp_path / "i.npz", y_train=np.arange(20) % 3, y_test=np.arange(6) % 3, **arrays)
+    data = images(str(tmp_path / "i.npz"), validation=5)
+    assert [len(data.part(part)[0]) for part in ("train", "validation", "test")] == [15, 5, 6]
+    assert np.allclose(data.X.mean(axis=1), 0.0) and np.allclose(data.X.std(axis=1), 1.0)
+    assert np.array_equal(data.part("validation")[1][:, 0], np.arange(15, 20) % 3)
+    first, row = arrays["x_test"][0].ravel(), data.part("test")[0][0]
+    assert np.corrcoef(first, row)[0, 1] == pytest.approx(1.0)
+    assert [len(images(str(tmp_path / "i.npz"), 2, 10).part(part)[0]) for part in ("train", "test")] == [8, 6]
+    with pytest.raises(ValueError, match="less than 10, got 10"):
+        images(str(tmp_path / "i.npz"), 10, 10)
+    np.savez(tmp_path / "other.npz", x_train=arrays["x_train"])
+    with pytest.raises(ValueError, match="no array 'y_train'"):
+        images(str(tmp_path / "other.npz"))
 
 
 def test_scores_of_what_is_observed():

@@ -65,6 +65,10 @@ class TestText:
         ]
         assert parse(text).value == expected
 
+    def test_merging(self):
+        value = parse("a: &a {x: 1, y: {z: 2}}\nb: {<<: *a, x: 3, w: 4}").value
+        assert value["b"] == {"x": 3, "y": {"z": 2}, "w": 4} and list(value["b"]) == ["x", "y", "w"]
+
     def test_lines(self):
         document = parse("a: 1\nb:\n\n  c: [1,\n   2]\n")
         assert document.lines == {(): 1, ("a",): 1, ("b",): 2, ("b", "c"): 4, ("b", "c", 0): 4, ("b", "c", 1): 5}
@@ -82,6 +86,8 @@ class TestText:
             ("a: [1", "line 1: this is not YAML"),
             ("? [1, 2]\n: 3", "a key that is not a text"),
             ("a: &x [*x]", "nested more than"),
+            ("a: &x {<<: *x}", "nested more than"),
+            ("a: {<<: [1]}", "line 1: a.<<: a mapping is expected"),
             ("a: \x00", "this is not YAML"),
             ("%FOO", "this is not YAML"),
             ("a: 1\n---\nb: 2", "this is not YAML"),

@@ -29,13 +29,17 @@ from mercer.io.encoding import Encoder
 
 
 class Attributes(eqx.Module):
-    """A path of attributes as a function: `Attributes("posterior.prior")(model)` is `model.posterior.prior`."""
+    """A path of attributes as a function: `Attributes(".posterior.prior")(model)` is `model.posterior.prior`.
+
+    Several paths, with commas between them, give a tuple.
+    """
 
     path: str = eqx.field(static=True)
 
     def __call__(self, value: Any) -> Any:
         """The value at the path."""
-        return attribute(value, self.path)
+        found = tuple(attribute(value, path) for path in self.path.split(","))
+        return found[0] if len(found) == 1 else found
 
 
 def attribute(value: Any, path: str) -> Any:

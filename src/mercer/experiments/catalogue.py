@@ -42,6 +42,7 @@ _PACKAGES = (
     "harmonics",
     "training",
     "model",
+    "modules",
     "calibration",
     "parameters",
 )

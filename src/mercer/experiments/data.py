@@ -2,6 +2,7 @@
 
     {type: csv, path: houses.csv, target: price}             also parquet; all other columns that are numbers are inputs
     {type: npz, path: sets.npz, inputs: X, targets: y}       arrays of a file of NumPy, with rows or entries held out
+    {type: images, path: mnist.npz, validation: 5000}        pictures and their classes
     {type: curve, number: 1}                                 one of the ten curves of paper 000
 
 A path is that of a file here, or in the folder that the variable MERCER_DATA names. A split says which rows are to train on, to
@@ -157,6 +158,28 @@ def _hidden(said: Any, Y: np.ndarray) -> np.ndarray | None:
     for first, after, column in said:
         mask[first:after, column] = True
     return mask
+
+
+def images(path: str, validation: int = 0, num: int | None = None) -> Data:
+    """Pictures of a file of NumPy with the arrays x_train, y_train, x_test, y_test: rows of pixels, each with mean 0 and
+    standard deviation 1, and the numbers of their classes.
+
+    The last `validation` rows to train on are for validation. `num` takes the first rows to train on only.
+    """
+    with np.load(_existing(path), allow_pickle=False) as file:
+        names = [f"{array}_{part}" for part in ("train", "test") for array in "xy"]
+        missing = [name for name in names if name not in file]
+        if missing:
+            raise ValueError(f"{path} has no array {missing[0]!r}; it has {', '.join(file.files)}")
+        x, y, x_test, y_test = (file[name] for name in names)
+    x, y = x[:num], y[:num]
+    if not 0 <= validation < len(x):
+        raise ValueError(f"validation expects a number of at least 0 and less than {len(x)}, got {validation}")
+    pixels = np.concatenate([x, x_test]).reshape(len(x) + len(x_test), -1).astype(float)
+    spread = pixels.std(axis=1, keepdims=True)
+    X = (pixels - pixels.mean(axis=1, keepdims=True)) / np.where(spread > 0.0, spread, 1.0)
+    train, chosen, test = np.split(np.arange(len(X)), [len(x) - validation, len(x)])
+    return Data(X, np.concatenate([y, y_test]).astype(float)[:, None], train, chosen, test)
 
 
 def csv(path: str, target: str | Sequence[str], inputs: Sequence[str] | None = None) -> Data:

@@ -5,7 +5,7 @@ field takes follows from its annotation:
 
     a class of mercer            one of the entries that give it: a mapping with `type`, or the name alone
     numbers, arrays              a number, lists of numbers, or a selection of inducing inputs (kmeans, ...)
-    a function                   the name of one that `mercer.io` knows (tanh), a module, or a path of attributes (.posterior)
+    a function                   the name of one that `mercer.io` knows (tanh), a module, or paths of attributes (.posterior)
     an optimiser, a schedule     those of optax
     a random key                 a seed; left out, one that follows from the experiment's seed and the place in the file
 
@@ -211,7 +211,8 @@ class Place:
         return "text" if "text" in self.forms else None
 
     def _named(self, value: str) -> Named:
-        is_path = re.fullmatch(r"(\.[A-Za-z]\w*|\[\d+\])+", value)
+        path = r"(\.[A-Za-z]\w*|\[\d+\])+"
+        is_path = re.fullmatch(rf"{path}(, *{path})*", value)
         if not is_path and function_of(value) is None and value not in self.schemas.catalogue.of(None):
             meant = difflib.get_close_matches(value, function_names(), n=1)
             hint = f"; did you mean '{meant[0]}'?" if meant else ", a path of attributes begins with a dot"

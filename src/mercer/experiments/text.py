@@ -1,8 +1,8 @@
 """YAML as plain values with line numbers. Reading a file runs nothing and makes nothing but these values.
 
 A value is None, a truth value, a number, a text, a list, or a mapping with texts as keys. Numbers and truth values are those of
-YAML 1.2, so that `1e-3` is a number and `no` is a text. A tag (`!!python/...`), a key given twice, and aliases that would grow a
-small file beyond measure are refused.
+YAML 1.2, so that `1e-3` is a number and `no` is a text. `<<: *name` gives a mapping what it has not got itself. A tag
+(`!!python/...`), a key given twice, and aliases that would grow a small file beyond measure are refused.
 """
 
 import dataclasses
@@ -91,7 +91,11 @@ class _Reader:
         if node.tag != _STANDARD + kind:
             raise self.document.refuse(path, f"the tag {node.tag!r} is refused: files hold plain values")
         if isinstance(node, yaml.MappingNode):
-            return {key: self.value(child, (*path, key)) for key, child in self._items(node, path)}
+            found = {key: self.value(child, (*path, key)) for key, child in self._items(node, path)}
+            merged = found.pop("<<", {})
+            if not isinstance(merged, dict):
+                raise self.document.refuse((*path, "<<"), "a mapping is expected, such as *name")
+            return {**merged, **found}
         return [self.value(child, (*path, i)) for i, child in enumerate(node.value)]
 
     def _items(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, yaml.Node]]:
