@@ -1,11 +1,12 @@
-"""Generalised variational inference: `python benchmarks/gvi.py cost | selection | uci [--splits 5] | curves`.
+"""Generalised variational inference: `python benchmarks/gvi.py cost | selection | uci [--splits 5]`.
 
 - cost: a step of projected GVI and one of Gaussian Wasserstein inference (with its trace term), in milliseconds, for growing
   batches; medians of repeats, and the slope of log time in log batch.
 - selection: Algorithm 1 with the kernel of an infinitely wide network, 10 of 5,000 images of each digit of MNIST.
 - uci: the standard splits, beside SVGP with 500 inducing points and exact regression; RMSE and log-likelihood in original units,
   mean and standard error over splits.
-- curves: the ten curves of paper 000, chapter 7; for each the best of a few settings by the log-likelihood of validation data.
+
+The ten curves of paper 000, chapter 7, are a sweep: experiments/000/curves.yaml.
 
 Data: `MERCER_DATA`, else ../shared/data beside the repository.
 """
@@ -16,7 +17,6 @@ import time
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -25,7 +25,7 @@ from peers import data_folder
 jax.config.update("jax_enable_x64", True)
 
 import mercer as mc  # noqa: E402
-from mercer import datasets, divergences, gvi  # noqa: E402
+from mercer import divergences, gvi  # noqa: E402
 from mercer.kernels import nngp  # noqa: E402
 from mercer.objectives import GVI, risks  # noqa: E402
 
@@ -198,103 +198,18 @@ def uci(arguments) -> None:
                 print(f"| {name} | {method} | {cells} | {seconds:.0f} |", flush=True)
 
 
-def settings():
-    """The settings that the curves are tried with: kernel of the prior, variational kernel, divergence, regulariser."""
-    wide = nngp.NNGP([nngp.Dense(4.0, 4.0), nngp.Erf(), nngp.Dense(1.0, 0.1)])
-    priors = {"ard": mc.kernels.RBF(0.3), "erf-nngp": wide}
-    renyi = ("proj-renyi", divergences.Projected(divergences.Renyi(0.5)))
-    partial = ("wasserstein-partial", divergences.GaussianWasserstein(trace=False))
-    pairs = (("cholesky-svgp", renyi), ("sparse-posterior", renyi), ("kernelised-svgp", partial))
-    for prior, kernel in priors.items():
-        for variational, (divergence, kind) in pairs:
-            yield (prior, variational, divergence), (kernel, variational, kind)
-
-
-def curve_fit(i: int, setting, steps: int, weight: float):
-    """A curve, what was learned of it, and its predictions in the units of y: mean and standard deviation at all x."""
-    kernel, variational, divergence = setting
-    curve = datasets.toy_curve(i, key=jax.random.key(i))
-    (X, Y), (X_validation, Y_validation) = curve.train, curve.validation
-    middle, scale = float(Y.mean()), float(Y.std())
-    learned = gvi.learn(
-        X,
-        (Y - middle) / scale,
-        kernel,
-        network(1, i, activation=jnp.tanh),
-        variational=variational,
-        divergence=divergence,
-        weight=weight,
-        validation=(X_validation, (Y_validation - middle) / scale),
-        rounds=3,
-        steps=steps,
-        optimiser=optax.adam(optax.cosine_decay_schedule(1e-2, steps)),
-    )
-    mean, variance = learned.model.predict(curve.X)
-    return curve, learned, np.asarray(mean) * scale + middle, np.sqrt(np.asarray(variance)) * scale
-
-
-def part(curve, which, mean, deviation):
-    """Log-likelihood, coverage of 90 % intervals, and mean width of a part of a curve."""
-    y, m, s = np.asarray(curve.Y)[which], mean[which], deviation[which]
-    return log_density(y, m, s**2), float(np.mean(np.abs(y - m) <= 1.645 * s)), float(np.mean(2.0 * 1.645 * s))
-
-
-def curves(arguments) -> None:
-    """The best of the settings for each curve, with coverage in the segments that were held out."""
-    print(
-        "| curve | prior | r | divergence | log-likelihood: validation, held out | coverage of 90 % intervals: validation, "
-        "held out | their width: validation, held out |\n|---|---|---|---|---|---|---|"
-    )
-    drawn = {}
-    for i in arguments.curves or range(1, datasets.NUM_CURVES + 1):
-        best = None
-        for names, setting in settings():
-            found = curve_fit(i, setting, arguments.steps, arguments.share * 640)
-            curve, _, mean, deviation = found
-            seen, held_out = (part(curve, which, mean, deviation) for which in (curve.validated, curve.held_out))
-            if best is None or seen[0] > best[1][0]:
-                best, drawn[i] = (names, seen, held_out), found
-        names, seen, held_out = best
-        pairs = [f"{a:.2f}, {b:.2f}" for a, b in zip(seen, held_out, strict=True)]
-        print(f"| {i} | {' | '.join(names)} | {' | '.join(pairs)} |", flush=True)
-    if arguments.figure:
-        draw(drawn, arguments.figure)
-
-
-def draw(drawn: dict, path: str) -> None:
-    """A panel for each curve: the mean, 90 % intervals, the inducing points, and the three parts of the data."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(2, (len(drawn) + 1) // 2, figsize=(13, 5), squeeze=False, sharex=True)
-    for panel, (i, (curve, learned, mean, deviation)) in zip(panels.flat, drawn.items(), strict=False):
-        x, m, half = np.asarray(curve.X)[:, 0], mean[:, 0], 1.645 * deviation[:, 0]
-        for (X, Y), colour in ((curve.train, "C0"), (curve.validation, "C2"), (curve.test, "C1")):
-            panel.plot(X[:, 0], Y[:, 0], ".", markersize=1.5, color=colour)
-        panel.fill_between(x, m - half, m + half, color="0.5", alpha=0.35, linewidth=0)
-        panel.plot(x, m, color="0.2", linewidth=1)
-        panel.plot(learned.inducing.Z[:, 0], np.interp(learned.inducing.Z[:, 0], x, m), "k.", markersize=5)
-        panel.set_title(f"Curve {i}", fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     """One table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", choices=["cost", "selection", "uci", "curves"])
+    parser.add_argument("table", choices=["cost", "selection", "uci"])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--share", type=float, default=0.1, help="weight of the divergence over the number of data")
     parser.add_argument("--sets", nargs="*")
-    parser.add_argument("--curves", nargs="*", type=int)
-    parser.add_argument("--figure", help="a file to draw the curves into")
     arguments = parser.parse_args()
     print(f"{arguments}, {jax.devices()[0].device_kind}, jax {jax.__version__}\n", flush=True)
-    {"cost": cost, "selection": selection, "uci": uci, "curves": curves}[arguments.table](arguments)
+    {"cost": cost, "selection": selection, "uci": uci}[arguments.table](arguments)
 
 
 if __name__ == "__main__":

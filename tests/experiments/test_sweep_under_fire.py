@@ -1,6 +1,7 @@
 """Sweeps that are killed, that run out of disk, memory or time: no finished cell is run again, none is lost or half written."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -121,6 +122,36 @@ def test_two_sweeps_at_once(folder):
     assert len(finished(folder)) == CELLS and all(text.count("finished") > 0 for text in said)
     runs = [path.read_text().count("model: done") for path in (folder / "runs").glob("cells/*/log.txt")]
     assert runs == [1] * CELLS
+
+
+@pytest.fixture
+def scheduler(folder):
+    """The address of a cluster that runs already: a scheduler and two workers."""
+    file, logs = folder / "scheduler.json", subprocess.DEVNULL
+    start = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    processes = [subprocess.Popen([*start, "--no-dashboard", "--scheduler-file", str(file)], stderr=logs)]
+    while not file.exists():
+        time.sleep(0.1)
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"]
+    processes += [subprocess.Popen([*worker, "--no-dashboard"], stderr=logs) for _ in range(2)]
+    yield json.loads(file.read_text())["address"]
+    kill([pid for process in processes for pid in (*descendants(process.pid), process.pid)])
+    for process in processes:
+        process.wait()
+
+
+def test_a_cluster_that_runs_already(folder, scheduler):
+    """It gives what this machine's own workers give, and is there afterwards; one failure ends a sweep that is to fail fast."""
+    for out, options in (("runs", ["--scheduler", scheduler]), ("calm", [])):
+        subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet", *options, out=out), check=True)
+    assert len(finished(folder)) == CELLS and table(folder) == table(folder, "calm")
+    bad = SWEEP.replace(".variance: [0.5, 1.0]", ".variance: [-1.0, 1.0]")
+    (folder / "many.yaml").write_text(bad)
+    options = ["--scheduler", scheduler, "--fail-fast"]
+    done = subprocess.run(command(folder, "run", str(folder / "many.yaml"), *options, out="fast"), capture_output=True)
+    assert done.returncode == 3
+    states = [line.split(",")[3] for line in table(folder, "fast").splitlines()[1:]]
+    assert states.count("failed") >= 1 and states.count("missing") > CELLS // 2
 
 
 @pytest.fixture
