@@ -12,7 +12,6 @@ Every score is a line of JSON in the file `--out`, and the table (`--table FILE`
 """
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
@@ -79,13 +78,10 @@ def harmonic_model(X: np.ndarray, levels: int) -> mc.Model:
 
 def pairs_model(X: np.ndarray, of_columns: int, of_pairs: int) -> mc.Model:
     """A sum of functions of each column and of each pair of columns, with so many levels each."""
-    D = X.shape[1]
-    subsets = [(d,) for d in range(D)] + list(itertools.combinations(range(D), 2))
-    kernel = mc.kernels.Sum(
-        [mc.kernels.Homogeneous(mc.kernels.SphericalRBF(0.8, 0.05)).on(subset) for subset in subsets]
-    )
+    kernel = mc.kernels.Sum.of_subsets(mc.kernels.Homogeneous(mc.kernels.SphericalRBF(0.8, 0.05)), X.shape[1])
+    sizes = [len(term.dims) for term in kernel.kernels]
     harmonics = mc.inducing.PerTerm(
-        [mc.inducing.SphericalHarmonics(len(s) + 1, of_columns if len(s) == 1 else of_pairs) for s in subsets]
+        [mc.inducing.SphericalHarmonics(size + 1, of_columns if size == 1 else of_pairs) for size in sizes]
     )
     return mc.Model(mc.Sparse(mc.GP(kernel), harmonics), mc.likelihoods.Gaussian(0.7))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import mercer as mc
 from mercer.experiments import ConfigurationError, from_yaml, to_yaml
+from mercer.experiments.building import Attributes
 from mercer.experiments.text import parse, written
 
 X = np.random.default_rng(0).normal(size=(12, 2))
@@ -108,6 +109,16 @@ class TestText:
 
 
 class TestFromYaml:
+    def test_several_paths_of_attributes(self):
+        kernel = mc.kernels.Sum.of_subsets(mc.kernels.RBF(0.3), 3)
+        one, each, both = (
+            Attributes(path)(kernel) for path in (".kernels[0]", ".kernels[*].dims", ".kernels, .kernels")
+        )
+        assert one is kernel.kernels[0] and both == (kernel.kernels, kernel.kernels)
+        assert each == ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
+        with pytest.raises(ValueError, match="private"):
+            Attributes(".kernels[*]._matrix")(kernel)
+
     def test_a_model(self):
         model = from_yaml(MODEL, X=X)
         kernel = mc.kernels.RBF() + mc.kernels.Matern32([1.0, 2.0])

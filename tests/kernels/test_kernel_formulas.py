@@ -252,6 +252,16 @@ class TestAlgebra:
             (self.a + self.b)(self.X, self.X2), self.a(self.X, self.X2) + self.b(self.X, self.X2)
         )
 
+    def test_sum_over_subsets_of_columns(self):
+        X = np.random.default_rng(0).normal(size=(5, 3))
+        pairs = [kernels.RBF(0.7).on(dims) for dims in (0, 1, 2, (0, 1), (0, 2), (1, 2))]
+        np.testing.assert_allclose(kernels.Sum.of_subsets(kernels.RBF(0.7), 3)(X), sum(kernel(X) for kernel in pairs))
+        np.testing.assert_allclose(
+            kernels.Sum.of_subsets(kernels.RBF(0.7), 3, 1)(X), sum(kernel(X) for kernel in pairs[:3])
+        )
+        with pytest.raises(ValueError, match="size expects a number from 1 to 3, the columns, got 4"):
+            kernels.Sum.of_subsets(kernels.RBF(), 3, 4)
+
     def test_product(self):
         np.testing.assert_allclose(
             (self.a * self.b)(self.X, self.X2), self.a(self.X, self.X2) * self.b(self.X, self.X2)

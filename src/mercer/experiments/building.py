@@ -43,12 +43,13 @@ class Attributes(eqx.Module):
 
 
 def attribute(value: Any, path: str) -> Any:
-    """The value at a path of public attributes and indices, `layers[0].kernel`."""
-    for part in re.findall(r"\w+", path):
+    """The value at a path of public attributes and indices, `layers[0].kernel`; `layers[*].kernel` is a tuple of those of all."""
+    before, star, after = path.partition("[*]")
+    for part in re.findall(r"\w+", before):
         if part.startswith("_"):
             raise ValueError(f"{part!r} is private")
         value = value[int(part)] if part.isdigit() else getattr(value, part)
-    return value
+    return tuple(attribute(item, after) for item in value) if star else value
 
 
 class Known:

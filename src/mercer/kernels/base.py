@@ -243,6 +243,14 @@ class _Combination(Kernel):
 class Sum(_Combination):
     """k_1 + k_2 + ...: independent processes added."""
 
+    @classmethod
+    def of_subsets(cls, kernel: Kernel, columns: int, size: int = 2) -> "Sum":
+        """A kernel of each set of at most `size` of the columns: functions of one column, of two, and so on, added."""
+        if not 1 <= size <= columns:
+            raise ValueError(f"Sum.of_subsets: size expects a number from 1 to {columns}, the columns, got {size}")
+        sets = itertools.chain(*(itertools.combinations(range(columns), n) for n in range(1, size + 1)))
+        return cls(tuple(kernel.on(dims) for dims in sets))
+
     def _matrix(self, X, X2):
         return sum(kernel._matrix(X, X2) for kernel in self.kernels)
 
