@@ -68,7 +68,7 @@ def test_cells_are_what_they_are_alone(folder):
 
 
 def test_later_stages_are_trained_together_too(folder):
-    """Each goes on from what the one before gave; one that follows on a search is trained alone."""
+    """Each goes on from what the one before gave, also where that is a search, which is made alone."""
     value = Experiment.of(CURVE).document.value
     first = {name: value["stages"][name] for name in ("prior", "posterior")}
     again = {"type": "fit", "model": "$posterior.model", "objective": first["posterior"]["objective"], "steps": 5}
@@ -78,7 +78,7 @@ def test_later_stages_are_trained_together_too(folder):
         return cells_of(folder)[:2]
 
     searched = cells_with(search={**again, "optimiser": "lbfgs"}, again={**again, "model": "$search.model"})
-    assert [stages_to_group(cell) for cell in searched] == [["posterior"]] * 2
+    assert [stages_to_group(cell) for cell in searched] == [["posterior", "again"]] * 2
     cells = cells_with(again=again)
     assert [stages_to_group(cell) for cell in cells] == [["posterior", "again"]] * 2
     with cells[0].experiment.precision():

@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mercer.errors import MercerError
 from mercer.experiments.cells import Store, error_in_words
 from mercer.experiments.clusters import Cluster, client_of, imported
 from mercer.experiments.experiment import Experiment
-from mercer.experiments.groups import planned_groups, train_group
+from mercer.experiments.groups import FAULTS, planned_groups, train_group
 from mercer.experiments.running import run_into
 from mercer.experiments.sweep import Cell, Sweep, problem_of
-from mercer.experiments.text import ConfigurationError, Document
+from mercer.experiments.text import Document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +123,7 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
             if left and not any(store.deaths(cell.identity) for cell in left):
                 with (
                     _limited(options.seconds and options.seconds * len(left), lambda: None),
-                    contextlib.suppress(ConfigurationError, MercerError, ValueError, TypeError, FloatingPointError),
+                    contextlib.suppress(*FAULTS),
                     left[0].experiment.precision(),
                 ):
                     train_group(left, store.stages)

@@ -15,17 +15,21 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from mercer.errors import MercerError
 from mercer.experiments.building import Builder
 from mercer.experiments.catalogue import Optimiser
-from mercer.experiments.claims import claim
+from mercer.experiments.claims import claim, holds
 from mercer.experiments.running import do_stages, key_of
 from mercer.experiments.schema import Spec
 from mercer.experiments.sweep import Cell
+from mercer.experiments.text import ConfigurationError
 from mercer.io import save
 from mercer.training.run import Run
 from mercer.training.together import form_of, train_together
 
 LARGEST = 64  # cells in a group
+# What is wrong with a cell, not with the place where it is run.
+FAULTS = (ConfigurationError, MercerError, ValueError, TypeError, FloatingPointError)
 # Settings of `fit` under which cells can be trained together.
 _SHARED = ("steps", "batch_size", "frozen", "every")
 
@@ -50,9 +54,9 @@ def signature(cell: Cell) -> str:
 
 
 def stages_to_group(cell: Cell) -> list[str]:
-    """The stages that train and can be shared: those before the first that cannot."""
-    trained = [name for name, said in cell.experiment.stages.items() if said.entry.name == "fit"]
-    return list(itertools.takewhile(lambda name: _is_shared(cell.experiment.stages[name]), trained))
+    """The stages that train and can be shared."""
+    stages = cell.experiment.stages.items()
+    return [name for name, said in stages if said.entry.name == "fit" and _is_shared(said)]
 
 
 def _is_shared(said: Spec) -> bool:
@@ -101,22 +105,27 @@ class _Job(NamedTuple):
 def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job]:
     """What there is to train in a stage of a cell, if it is ours to do."""
     before = itertools.takewhile(lambda other: other != name, stages_to_group(cell))
-    if not all((store / cell.hashes[other]).is_file() for other in before):
-        return  # the cell is to be run alone
+    missing = [path for other in before if not (path := store / cell.hashes[other]).is_file()]
+    if not all(holds(path.with_suffix(".claim")) for path in missing):
+        return  # nobody trains what is missing: the cell is to be run alone
     if (path := store / cell.hashes[name]).is_file():
         return
     if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(".checkpoint").exists():
         return
     problem, said = cell.problem, cell.experiment.stages[name]
-    made, _ = do_stages(cell.experiment, problem, cell.hashes, store, lambda line: None, name)
-    values = problem.values() | made
-    builder = Builder(cell.experiment.document, values, jax.random.key(cell.experiment.said.seed))
-    settings = builder.arguments(said, ("stages", name))
+    with contextlib.suppress(*FAULTS):  # of a cell, which tells them when it is run alone
+        made, _ = do_stages(cell.experiment, problem, cell.hashes, store, lambda line: None, name)
+        values = problem.values() | made
+        builder = Builder(cell.experiment.document, values, jax.random.key(cell.experiment.said.seed))
+        settings = builder.arguments(said, ("stages", name))
+        yield _job(said, settings, path, problem.data.part("train"), key_of(builder, name))
+
+
+def _job(said: Spec, settings: dict[str, Any], path: Path, data: tuple[Any, ...], key: jax.Array) -> _Job:
     optimiser, numbers, told = _injected(said.arguments().get("optimiser"), settings.get("optimiser"))
     shared = {key: settings[key] for key in _SHARED if key in settings}
     told = json.dumps([told, {key: str(value) for key, value in shared.items()}])
-    data, key = problem.data.part("train"), key_of(builder, name)
-    yield _Job(path, settings["model"], settings["objective"], data, key, numbers, optimiser, shared, told)
+    return _Job(path, settings["model"], settings["objective"], data, key, numbers, optimiser, shared, told)
 
 
 def _of_one_form(jobs: Sequence[_Job]) -> list[list[tuple[_Job, Run]]]:
