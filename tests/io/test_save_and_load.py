@@ -22,7 +22,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import mercer as mc
-from mercer import io, objectives, tabular
+from mercer import io, modules, objectives, tabular
 from mercer.experiments import from_yaml, to_yaml
 from mercer.experiments.building import Attributes, same
 from mercer.io import archive, registry
@@ -220,6 +220,7 @@ VALUES = [
     mc.processes.Deterministic(eqx.nn.Conv2d(1, 1, 2, key=KEY), 1, (1, 2, 2)),
     mc.processes.Deterministic(eqx.nn.Linear(1, 1, key=KEY), 1).sample_function(key=KEY).function,
     mc.processes.ActivatedUnits(1, 2, levels=3, key=KEY),
+    modules.Reshape((1, 2)),
     mc.Deep.from_network(eqx.nn.MLP(1, 1, 2, 1, key=KEY), levels=3).layers[0].prior.mean,
     *mc.kernels.terms.gaussian_terms(mc.kernels.RBF(0.7) * mc.kernels.Linear(0.5), 1),
     *MEASUREMENTS,

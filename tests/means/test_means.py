@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mercer import kernels, means
+from mercer import kernels, means, modules
 from mercer.parameters import trainable
 
 N, D = 5, 2
@@ -127,3 +127,15 @@ ERRORS = {
 def test_errors(message):
     with pytest.raises(ValueError, match=message):
         ERRORS[message]()
+
+
+def test_rows_as_images():
+    """A convolution with one filter of ones is the sum of the pixels."""
+    convolution = eqx.nn.Conv2d(1, 1, 2, use_bias=False, key=jax.random.key(0))
+    convolution = eqx.tree_at(lambda layer: layer.weight, convolution, jnp.ones((1, 1, 2, 2)))
+    layers = [modules.Reshape((1, 2, 2)), convolution, eqx.nn.Lambda(jnp.ravel)]
+    images = np.random.default_rng(0).normal(size=(N, 4))
+    found = means.Network(eqx.nn.Sequential(layers))(images)
+    np.testing.assert_allclose(found, images.sum(axis=1, keepdims=True))
+    with pytest.raises(ValueError, match=r"shape \(1, 2, 2\) expects 4 numbers, got 3"):
+        modules.Reshape((1, 2, 2))(jnp.zeros(3))
