@@ -1,6 +1,7 @@
 """Sweeps that are killed, that run out of disk, memory or time: no finished cell is run again, none is lost or half written."""
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -10,6 +11,8 @@ import sys
 import textwrap
 import time
 
+import polars
+import polars.testing
 import pytest
 from test_sweep import EXACT, KERNEL
 
@@ -144,7 +147,10 @@ def test_a_cluster_that_runs_already(folder, scheduler):
     """It gives what this machine's own workers give, and is there afterwards; one failure ends a sweep that is to fail fast."""
     for out, options in (("runs", ["--scheduler", scheduler]), ("calm", [])):
         subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet", *options, out=out), check=True)
-    assert len(finished(folder)) == CELLS and table(folder) == table(folder, "calm")
+    assert len(finished(folder)) == CELLS
+    # Up to rounding: the workers of a cluster have their own number of threads.
+    found = [polars.read_csv(io.StringIO(table(folder, out))) for out in ("runs", "calm")]
+    polars.testing.assert_frame_equal(*found, rel_tol=1e-9)
     bad = SWEEP.replace(".variance: [0.5, 1.0]", ".variance: [-1.0, 1.0]")
     (folder / "many.yaml").write_text(bad)
     options = ["--scheduler", scheduler, "--fail-fast"]
