@@ -69,6 +69,8 @@ def leaderboard(
 
 def draw_best(folder: str | Path, table: Any, path: str | Path, *, num_names: int | None = None) -> None:
     """Writes a PNG file with a picture for each row of a leaderboard, under its settings, or the first few of them."""
+    if len(table) == 0:
+        raise ConfigurationError("there is nothing to draw: no cell is finished")
     store, names = Store(Path(folder)), table.columns[: num_names or table.columns.index("cells")]
     panels = []
     for row in table.iter_rows(named=True):
