@@ -116,8 +116,14 @@ class TestFromYaml:
         )
         assert one is kernel.kernels[0] and both == (kernel.kernels, kernel.kernels)
         assert each == ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
+        assert Attributes(".kernels[0], .kernels[*].dims")(kernel) == (one, *each)  # flat: what `frozen` of a fit takes
         with pytest.raises(ValueError, match="private"):
             Attributes(".kernels[*]._matrix")(kernel)
+
+    def test_a_function_that_makes_kernels(self):
+        text = "{type: Deep.of, X: $X, num_layers: 2, num_inducing: 3, kernel: ArcCosine.with_lengthscales}"
+        kernel = from_yaml(text, X=X).layers[1].prior.kernel
+        np.testing.assert_allclose(kernel.weight_variance, 1.0 / X.shape[1])
 
     def test_a_model(self):
         model = from_yaml(MODEL, X=X)

@@ -333,6 +333,12 @@ class TestLimits:
 
 
 class TestArcCosine:
+    def test_columns_are_divided_by_lengthscales(self):
+        lengthscales = np.array([0.5, 1.0, 2.0])
+        X = np.random.default_rng(0).normal(size=(5, 3))
+        kernel = kernels.ArcCosine.with_lengthscales(lengthscales, order=2)
+        np.testing.assert_allclose(kernel(X), kernels.ArcCosine(2)(X / lengthscales), rtol=1e-12)
+
     @pytest.mark.parametrize("order", [0, 1, 2])
     def test_slope_of_the_angular_function(self, order):
         c, h = jnp.linspace(-0.95, 0.95, 39), 1e-6

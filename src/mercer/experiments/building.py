@@ -29,27 +29,31 @@ from mercer.io.encoding import Encoder
 
 
 class Attributes(eqx.Module):
-    """A path of attributes as a function: `Attributes(".posterior.prior")(model)` is `model.posterior.prior`.
-
-    Several paths, with commas between them, give a tuple.
-    """
+    """A path of attributes as a function: `Attributes(".posterior.prior")(model)` is `model.posterior.prior`."""
 
     path: str = eqx.field(static=True)
 
     def __call__(self, value: Any) -> Any:
         """The value at the path."""
-        found = tuple(attribute(value, path) for path in self.path.split(","))
-        return found[0] if len(found) == 1 else found
+        return attribute(value, self.path)
 
 
 def attribute(value: Any, path: str) -> Any:
-    """The value at a path of public attributes and indices, `layers[0].kernel`; `layers[*].kernel` is a tuple of those of all."""
+    """The value at a path of public attributes and indices, `layers[0].kernel`.
+
+    `layers[*].kernel` is a tuple of those of all; several paths, with commas between them, are one flat tuple.
+    """
+    found = [part for one in path.split(",") for part in _at(value, one)]
+    return tuple(found) if "[*]" in path or "," in path else found[0]
+
+
+def _at(value: Any, path: str) -> list[Any]:
     before, star, after = path.partition("[*]")
     for part in re.findall(r"\w+", before):
         if part.startswith("_"):
             raise ValueError(f"{part!r} is private")
         value = value[int(part)] if part.isdigit() else getattr(value, part)
-    return tuple(attribute(item, after) for item in value) if star else value
+    return [part for item in value for part in _at(item, after)] if star else [value]
 
 
 class Known:

@@ -25,6 +25,7 @@ from mercer.kernels.maps import Map
 from mercer.kernels.zonal import SphericalArcCosine
 from mercer.linalg.products import matmul
 from mercer.parameters import cast, constant, param, positive
+from mercer.validation import AnyArray
 
 
 class _Extension(Kernel):
@@ -145,6 +146,11 @@ class ArcCosine(_Extension):
         if not isinstance(self.depth, int) or self.depth < 1:
             raise ValueError(f"ArcCosine: depth expects a whole number of at least 1, got {self.depth!r}")
         self._check_ranks(weight_variance=1, bias_variance=0, variance=0)
+
+    @classmethod
+    def with_lengthscales(cls, lengthscales: Float[AnyArray, "D"], order: int = 1, depth: int = 1) -> "ArcCosine":
+        """Columns are divided by lengthscales, as those of stationary kernels are: weights of variance 1 / lengthscales^2."""
+        return cls(order, depth, jnp.asarray(lengthscales) ** -2.0)
 
     @property
     def zonal(self):
