@@ -168,7 +168,7 @@ def show(entry) -> None:
     spread = rows[:, 0].std(ddof=1) / len(rows) ** 0.5 if len(rows) > 1 else np.nan
     record = RECORD.get(layers) if name == "kin8nm" else None
     cells = [name, entry["M"], layers, len(rows), f"{nlpd:.3f} ± {spread:.3f}"]
-    cells += [GPFLUX[name][layers - 1] if name in GPFLUX and layers <= 3 else "", f"{error:.4f}", f"{density:.3f}"]
+    cells += [GPFLUX[name][layers - 1] if name in GPFLUX and layers <= 3 else "", f"{error:.4g}", f"{density:.3f}"]
     cells += ["" if record is None else f"{record[0]}, {record[1]}", round(entry["seconds"])]
     print("|", " | ".join(map(str, cells)), "|", flush=True)
 
