@@ -7,7 +7,7 @@ import pytest
 from test_run import CURVE
 
 import mercer as mc
-from mercer.experiments import Experiment, Options, Store, Sweep
+from mercer.experiments import Experiment, Options, Store, Sweep, engine
 from mercer.experiments.engine import run_cell, run_group
 from mercer.experiments.groups import planned_groups, signature, stages_to_group, train_group
 
@@ -100,6 +100,19 @@ def test_a_cell_that_is_not_finite_fails_alone(folder):
         "TrainingError" in store.failure(failed.identity)["reason"]
         or "not finite" in store.failure(failed.identity)["reason"]
     )
+
+
+def test_cells_say_why_they_were_not_trained_together(folder, monkeypatch):
+    def refuses(cells, store):
+        raise ValueError("no program")
+
+    monkeypatch.setattr(engine, "train_group", refuses)
+    cells = cells_of(folder)[:2]
+    run_group(sent(cells), str(folder / "runs"), Options())
+    store = Store(folder / "runs")
+    for cell in cells:
+        log = (store.folder(cell.identity) / "log.txt").read_text()
+        assert "not trained in one program with 1 more: ValueError: no program" in log.splitlines()[0]
 
 
 def test_what_is_there_is_not_trained_again(folder):

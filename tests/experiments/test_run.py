@@ -16,6 +16,7 @@ from test_yaml import mutated
 import mercer as mc
 from cases import mostly_slow
 from mercer.experiments import ConfigurationError, Experiment, json_schema, run, stage
+from mercer.experiments.running import means_of_spans
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 CURVE = """
@@ -54,6 +55,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def outcome(folder):
     return run(Experiment.of(CURVE), folder)
+
+
+def test_means_of_spans():
+    values = np.arange(10.0)
+    ends, means = means_of_spans(values, 20)
+    assert ends.tolist() == list(range(1, 11)) and means.tolist() == values.tolist()
+    ends, means = means_of_spans(values, 4)
+    assert ends.tolist() == [2, 5, 7, 10] and means.tolist() == [0.5, 3.0, 5.5, 8.0]
 
 
 def test_a_folder_with_everything(outcome):

@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import mercer as mc
+from mercer.training import loop, together
 from mercer.training.together import Job, fit_together
 
 Z = np.linspace(-2.0, 2.0, 5)[:, None]
@@ -50,6 +51,14 @@ def test_each_is_what_it_is_alone(jobs, batch_size):
         leaves = zip(jax.tree.leaves(found.model), jax.tree.leaves(alone.model), strict=True)
         assert all(np.allclose(a, b, rtol=1e-10, atol=1e-10) for a, b in leaves)
         assert jax.tree.structure(found.model) == jax.tree.structure(alone.model)
+
+
+def test_with_options_of_the_compiler(jobs, monkeypatch):
+    """As on a GPU: JAX takes them for a whole program, and refuses them in a part of one."""
+    for module in (loop, together):
+        monkeypatch.setattr(module, "compiler_options", lambda: {"xla_cpu_enable_fast_math": False})
+    # an `every` that no other test has: loops are kept
+    assert None not in fit_together(jobs[:2], shared(), steps=2, every=3)
 
 
 def test_one_that_is_not_finite_leaves_the_others_as_they_are(jobs):

@@ -112,6 +112,7 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
     for module in options.imports:
         importlib.import_module(module)
     store = Store(Path(root))
+    remark: str | None = None
     if len(cells) > 1:
         with contextlib.ExitStack() as stack:
             ours = [cell for cell in cells if stack.enter_context(store.claim(cell[2], session))]
@@ -121,14 +122,14 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
                 if store.is_left(cell[2])
             ]
             if left and not any(store.deaths(cell.identity) for cell in left):
-                with (
-                    _limited(options.seconds and options.seconds * len(left), lambda: None),
-                    contextlib.suppress(*FAULTS),
-                    left[0].experiment.precision(),
-                ):
-                    train_group(left, store.stages)
+                seconds = options.seconds and options.seconds * len(left)
+                try:
+                    with _limited(seconds, lambda: None), left[0].experiment.precision():
+                        train_group(left, store.stages)
+                except FAULTS as error:
+                    remark = f"not trained in one program with {len(left) - 1} more: {type(error).__name__}: {error}"
     for cell in cells:
-        run_cell(*cell, root, options.seconds, session)
+        run_cell(*cell, root, options.seconds, session, remark)
 
 
 def run_cell(
@@ -138,8 +139,12 @@ def run_cell(
     root: str,
     seconds: float | None = None,
     session: str = "",
+    remark: str | None = None,
 ) -> str:
-    """Runs a cell if nobody has and nobody does; its state afterwards. What goes wrong in it is written down."""
+    """Runs a cell if nobody has and nobody does; its state afterwards. What goes wrong in it is written down.
+
+    Its log begins with a `remark`, if there is one.
+    """
     store = Store(Path(root))
     with store.claim(identity, session) as ours:
         if ours and store.is_left(identity):
@@ -149,7 +154,8 @@ def run_cell(
                     with experiment.precision():
                         problem = problem_of(experiment)
                         hashes = experiment.hashes(problem)
-                        run_into(store.folder(identity), experiment, problem, hashes, store.stages, picture=False)
+                        options = {"picture": False, "remark": remark}
+                        run_into(store.folder(identity), experiment, problem, hashes, store.stages, **options)
                 except OSError:
                     raise  # the disk is full, or gone: no fault of the cell
                 except Exception as error:

@@ -15,7 +15,7 @@ import numpy as np
 from mercer.experiments.cells import State, Store
 from mercer.experiments.experiment import Experiment, Problem
 from mercer.experiments.pictures import Calibration, FitLine, fit_or_calibration
-from mercer.experiments.running import as_file_name
+from mercer.experiments.running import as_file_name, means_of_spans
 from mercer.experiments.sweep import Cell, Sweep, problem_of
 from mercer.experiments.text import ConfigurationError
 from mercer.io import load
@@ -156,10 +156,10 @@ def learning_curves(folder: Path) -> dict[str, dict[str, np.ndarray]]:
         rows = list(csv.DictReader(file))
     found = {}
     for stage in dict.fromkeys(row["stage"] for row in rows):
-        values = np.array([float(row["objective"]) for row in rows if row["stage"] == stage])
-        ends = np.unique(np.linspace(0, len(values), min(_POINTS, len(values)) + 1).astype(int))[1:]
-        means = [np.mean(part) for part in np.split(values, ends[:-1])]
-        found[stage] = {"steps": ends, "values": np.array(means)}
+        own = [(int(row["step"]), float(row["objective"])) for row in rows if row["stage"] == stage]
+        steps, values = np.array(own).T
+        ends, means = means_of_spans(values, _POINTS)
+        found[stage] = {"steps": steps[ends - 1].astype(int) + 1, "values": means}
     return found
 
 

@@ -3,7 +3,8 @@
     out/NAME-HASH/     configuration.yaml, versions.json, data.json, log.txt, history.csv, model.mercer, scores.json, fit.png
     out/stages/HASH    what a stage gave, for every experiment that has it
 
-The folder is written under another name and renamed when it is whole, so that it is there with everything in it or not at all. A
+A history has each step of a stage, or the means over 1,000 spans of steps where there are more. (Steps are counted from 0; a
+span has the number of its last.) The folder is written under another name and renamed when it is whole, so that it is there with everything in it or not at all. A
 run that was killed goes on where it was: stages that are done are read, and training goes on from its checkpoint.
 """
 
@@ -41,6 +42,7 @@ from mercer.model import Model
 from mercer.training import Fit, Progressed
 
 PARTS = ("train", "validation", "test")
+_ROWS = 1000  # of a stage in a history
 _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 
 
@@ -78,13 +80,19 @@ def run_into(
     watch: Callable[[str], None] | None = None,
     *,
     picture: bool = True,
+    remark: str | None = None,
 ) -> Outcome:
-    """Runs an experiment into a folder, which is there with everything in it when this returns. `store` holds stages."""
+    """Runs an experiment into a folder, which is there with everything in it when this returns.
+
+    `store` holds stages; a `remark` is the first line of the log.
+    """
     if (found := scores_in(folder)) is not None:
         return Outcome(folder, found, ())
     partial = folder.with_name(f"{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     with _log(partial / "log.txt", watch) as log:
+        if remark is not None:
+            log(remark)
         made, done = do_stages(experiment, problem, hashes, store, log)
         if picture:
             draw(model_of(experiment, made), problem, partial / "fit.png")
@@ -200,8 +208,15 @@ def _history(made: dict[str, Any]) -> str:
     writer.writerow(["stage", "step", "objective"])
     for name, value in made.items():
         if isinstance(value, Fit):
-            writer.writerows((name, step, repr(float(loss))) for step, loss in enumerate(value.history))
+            ends, means = means_of_spans(np.asarray(value.history, float), _ROWS)
+            writer.writerows((name, end - 1, repr(float(mean))) for end, mean in zip(ends, means, strict=True))
     return text.getvalue()
+
+
+def means_of_spans(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The means of values over consecutive spans, at most so many, and where each span ends."""
+    ends = np.unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(int))[1:]
+    return ends, np.array([np.mean(span) for span in np.split(values, ends[:-1])])
 
 
 def _text(path: Path, text: str) -> None:

@@ -62,9 +62,7 @@ def compiled_loop(
 
         return over_restarts(one)
 
-    # `jax.jit` of a function that goes lets go of what XLA made of it; `eqx.filter_jit` keeps it for ever.
-    @functools.partial(jax.jit, static_argnums=(0, 1), compiler_options=_compiler_options())
-    def compiled(structure, leaves, state: State, arrays, data, fed, count, key):
+    def some_steps(structure, leaves, state: State, arrays, data, fed, count, key):
         """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
         rest = jax.tree.unflatten(structure, leaves)
 
@@ -84,6 +82,9 @@ def compiled_loop(
         losses = jnp.full((every,) if restarts == 1 else (every, restarts), jnp.nan, dtype)
         done, state, losses, _ = jax.lax.while_loop(go_on, body, (0, state, losses, True))
         return done, state, losses
+
+    # `jax.jit` of a function that goes lets go of what XLA made of it; `eqx.filter_jit` keeps it for ever.
+    compiled = jax.jit(some_steps, static_argnums=(0, 1), compiler_options=compiler_options())
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def begin(structure, leaves, params, arrays, example):
@@ -110,12 +111,14 @@ def compiled_loop(
 
     def loop(state, fixed, *others):
         arrays, static = apart(fixed)
-        return compiled(*static, state, arrays, *others)
+        # Options are those of a whole program: JAX refuses them in a part of one, as this is in `fit_together`.
+        inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state))
+        return (some_steps if inside else compiled)(*static, state, arrays, *others)
 
     return init, loop
 
 
-def _compiler_options() -> dict[str, bool] | None:
+def compiler_options() -> dict[str, bool] | None:
     """On a GPU matrix products are cuBLAS's alone: XLA would compile dozens of its own for each, to see which is the fastest.
 
     That takes four fifths of the time to compile, and steps do not become faster by it (measured, at M = 500 and 2000).

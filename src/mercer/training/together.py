@@ -16,6 +16,7 @@ import optax
 
 from mercer.linalg import quiet_blas
 from mercer.objectives.base import Objective
+from mercer.training.loop import compiler_options
 from mercer.training.results import Fit, TrainingError
 from mercer.training.run import Run, check_count
 from mercer.training.steps import finite_starts
@@ -70,7 +71,8 @@ def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, f
             name: jnp.asarray([own[name] for own in hyperparameters], known[name].dtype) for name in hyperparameters[0]
         }
         state = eqx.tree_at(lambda state: state.optimiser.hyperparams, state, {**known, **given})
-    chunk = jax.jit(jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0)))
+    together = jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0))
+    chunk = jax.jit(together, compiler_options=compiler_options())
     history = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs]
     alive = np.full(len(runs), True)
     with quiet_blas():
