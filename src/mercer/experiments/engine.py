@@ -154,8 +154,8 @@ def run_cell(
                     with experiment.precision():
                         problem = problem_of(experiment)
                         hashes = experiment.hashes(problem)
-                        options = {"picture": False, "remark": remark}
-                        run_into(store.folder(identity), experiment, problem, hashes, store.stages, **options)
+                        where = store.folder(identity)
+                        run_into(where, experiment, problem, hashes, store.stages, picture=False, remark=remark)
                 except OSError:
                     raise  # the disk is full, or gone: no fault of the cell
                 except Exception as error:

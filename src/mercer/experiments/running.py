@@ -4,7 +4,9 @@
     out/stages/HASH    what a stage gave, for every experiment that has it
 
 A history has each step of a stage, or the means over 1,000 spans of steps where there are more. (Steps are counted from 0; a
-span has the number of its last.) The folder is written under another name and renamed when it is whole, so that it is there with everything in it or not at all. A
+span has the number of its last.)
+
+The folder is written under another name and renamed when it is whole, so that it is there with everything in it or not at all. A
 run that was killed goes on where it was: stages that are done are read, and training goes on from its checkpoint.
 """
 

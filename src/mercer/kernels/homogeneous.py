@@ -150,7 +150,7 @@ class ArcCosine(_Extension):
     @classmethod
     def with_lengthscales(cls, lengthscales: Float[AnyArray, "D"], order: int = 1, depth: int = 1) -> "ArcCosine":
         """Columns are divided by lengthscales, as those of stationary kernels are: weights of variance 1 / lengthscales^2."""
-        return cls(order, depth, jnp.asarray(lengthscales) ** -2.0)
+        return cls(order=order, depth=depth, weight_variance=jnp.asarray(lengthscales) ** -2.0)
 
     @property
     def zonal(self):

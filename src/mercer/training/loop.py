@@ -6,6 +6,7 @@ nothing.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -113,7 +114,8 @@ def compiled_loop(
         arrays, static = apart(fixed)
         # Options are those of a whole program: JAX refuses them in a part of one, as this is in `fit_together`.
         inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state))
-        return (some_steps if inside else compiled)(*static, state, arrays, *others)
+        steps: Callable[..., Any] = some_steps if inside else compiled
+        return steps(*static, state, arrays, *others)
 
     return init, loop
 
