@@ -4,11 +4,22 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from mercer.model import Model
 from mercer.tabular import scores as of_tables
+
+_ENTRIES = 2**20  # of the inputs in a block
+
+
+def in_blocks(function: Callable[..., tuple[Any, ...]], *arrays: np.ndarray) -> list[np.ndarray]:
+    """What a function of rows gives, some rows at a time: covariances with all of them may not fit into the memory."""
+    size = max(1, _ENTRIES // arrays[0].shape[1])
+    blocks = ([array[i : i + size] for array in arrays] for i in range(0, len(arrays[0]), size))
+    parts = [[np.asarray(part) for part in function(*block)] for block in blocks]
+    return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +34,13 @@ class Scored:
     @functools.cached_property
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of observations, [N, P]."""
-        said = self.model.predict(self.X)
-        return np.asarray(said.mean), np.asarray(said.variance)
+
+        def asked(X):
+            said = self.model.predict(X)
+            return said.mean, said.variance
+
+        mean, variance = in_blocks(asked, self.X)
+        return mean, variance
 
     @functools.cached_property
     def probabilities(self) -> np.ndarray:
@@ -46,7 +62,8 @@ class Scored:
 def nlpd(scored: Scored) -> float:
     """Minus the mean log density of the rows."""
     units = np.sum(scored.seen * np.log(scored.scale), axis=1)
-    return float(np.mean(units) - np.mean(np.asarray(scored.model.log_density(scored.X, scored.Y))))
+    (densities,) = in_blocks(lambda X, Y: (scored.model.log_density(X, Y),), scored.X, scored.Y)
+    return float(np.mean(units) - np.mean(densities))
 
 
 def rmse(scored: Scored) -> float:
