@@ -48,7 +48,7 @@ PUBLISHED = {
     "kin8nm": (0.39, 0.60, 0.56),
     "power-plant": (0.053, 0.058, 0.098),
     "wine-quality-red": (1.19, 1.26, 1.24),
-    "naval-propulsion-plant": ("", "", ""),  # the seventh: only drawn, without a figure
+    "naval-propulsion-plant": ("", "", ""),  # no published figure is known
 }
 METHODS = ("network", "dropout", "deep", "activated")
 OF_PUBLISHED = {"activated": 0, "deep": 1, "dropout": 2}

@@ -338,6 +338,8 @@ class TestArcCosine:
         X = np.random.default_rng(0).normal(size=(5, 3))
         kernel = kernels.ArcCosine.with_lengthscales(lengthscales, order=2)
         np.testing.assert_allclose(kernel(X), kernels.ArcCosine(2)(X / lengthscales), rtol=1e-12)
+        with pytest.raises(ValueError, match="expects positive, finite values"):
+            kernels.ArcCosine.with_lengthscales(-lengthscales)
 
     @pytest.mark.parametrize("order", [0, 1, 2])
     def test_slope_of_the_angular_function(self, order):

@@ -150,7 +150,9 @@ class ArcCosine(_Extension):
     @classmethod
     def with_lengthscales(cls, lengthscales: Float[AnyArray, "D"], order: int = 1, depth: int = 1) -> "ArcCosine":
         """Columns are divided by lengthscales, as those of stationary kernels are: weights of variance 1 / lengthscales^2."""
-        return cls(order=order, depth=depth, weight_variance=jnp.asarray(lengthscales) ** -2.0)
+        lengthscales = jnp.asarray(lengthscales)
+        # With their sign, so that one below 0 is refused.
+        return cls(order=order, depth=depth, weight_variance=jnp.sign(lengthscales) / lengthscales**2)
 
     @property
     def zonal(self):
