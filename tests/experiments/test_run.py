@@ -186,6 +186,9 @@ class TestData:
         of_file = f"data={{type: npz, path: {table}/t.npz, train: train, test: test, number: 1}}"
         problem = self.load(of_file)
         assert list(problem.data.test) == list(range(10)) and len(problem.data.validation) == 0
+        parted = self.load(of_file, "split={type: Split, validation: 0.2}").data
+        assert list(parted.test) == list(range(10)) and len(parted.validation) == 6
+        assert sorted([*parted.train, *parted.validation]) == list(range(10, 40))
 
     def test_a_folder_of_data(self, table, monkeypatch):
         monkeypatch.setenv("MERCER_DATA", str(table))
@@ -209,6 +212,7 @@ class TestData:
             ("data={type: npz, path: FOLDER/t.npz, train: train, number: 2}", "has splits 0 to 1, got number 2"),
             ("data.number=11", "number expects one of 1 to 10, got 11"),
             ("split={type: Split, test: 0.6, validation: 0.5}", "leave nothing to train on"),
+            ("split={type: Split}", "split: the data come with rows for validation and for the test"),
         ],
     )
     def test_mistakes(self, table, change, said, monkeypatch):

@@ -60,7 +60,11 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Shares of the rows for validation and for the test, at random; the rest is to train on."""
+    """Shares of the rows for validation and for the test, at random; the rest is to train on.
+
+    Parts that the data come with stay as they are, and a part that is missing is taken from the rows to train on: with test
+    rows given, this makes validation rows alone.
+    """
 
     validation: float = 0.1
     test: float = 0.1
@@ -72,10 +76,15 @@ class Split:
 
     def __call__(self, data: Data) -> Data:
         """The data in three parts."""
-        order = np.random.default_rng(self.seed).permutation(len(data.X))
-        first, second = round(self.test * len(order)), round((self.test + self.validation) * len(order))
-        test, validation, train = (np.sort(rows) for rows in np.split(order, [first, second]))
-        return dataclasses.replace(data, train=train, validation=validation, test=test)
+        rows = np.arange(len(data.X)) if data.train is None else data.train
+        given = {name: part for name in ("test", "validation") if (part := getattr(data, name)) is not None and len(part)}
+        if len(given) == 2:
+            raise ValueError("the data come with rows for validation and for the test: there is nothing to split")
+        order = np.random.default_rng(self.seed).permutation(rows)
+        shares = [0.0 if name in given else getattr(self, name) for name in ("test", "validation")]
+        first, second = (round(share * len(order)) for share in (shares[0], sum(shares)))
+        test, validation, train = map(np.sort, np.split(order, [first, second]))
+        return dataclasses.replace(data, **{"train": train, "validation": validation, "test": test, **given})
 
 
 def curve(number: int, num: int = 1000, noise: float = 0.5, seed: int = 0) -> Data:

@@ -152,7 +152,10 @@ class Experiment:
         data = builder.build(self.said.data, ("data",))
         split = builder.build(self.said.split, ("split",))
         if data.train is None or split is not None:
-            data = (split or Split())(data)
+            try:
+                data = (split or Split())(data)
+            except ValueError as error:
+                raise self.document.refuse(("split",), str(error)) from None
         return Problem.of(data, self.said.standardise, self.said.precision)
 
     def hashes(self, problem: "Problem") -> dict[str, str]:
