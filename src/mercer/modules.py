@@ -35,6 +35,21 @@ class Reshape(eqx.Module):
         return x.reshape(self.shape)
 
 
+class ResidualBlock(eqx.Module):
+    """x + f(x), f one module after another: a layer of a residual network."""
+
+    layers: tuple[Callable[[Any], Any], ...] = eqx.field(converter=tuple)
+
+    def __call__(self, x: Float[Array, "..."], *, key: PRNGKeyArray | None = None) -> Float[Array, "..."]:
+        """In the shape of x."""
+        inner = x
+        for layer in self.layers:
+            inner = layer(inner)
+        if inner.shape != x.shape:
+            raise ValueError(f"ResidualBlock: layers expect to keep the shape {x.shape}, got {inner.shape}")
+        return x + inner
+
+
 def check_module(module: Any, owner: str) -> None:
     """Refuses what cannot be called. `owner` is who was given it."""
     if not callable(module):

@@ -17,6 +17,7 @@ import mercer as mc
 from cases import mostly_slow
 from mercer.experiments import ConfigurationError, Experiment, json_schema, run, stage
 from mercer.experiments.running import means_of_spans
+from mercer.experiments.stages import rows_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 CURVE = """
@@ -143,6 +144,17 @@ def test_a_run_that_was_cut_off_goes_on(outcome, tmp_path):
     assert resumed.scores == outcome.scores
     assert eqx.tree_equal(resumed.model, outcome.model)
     assert not list(tmp_path.glob("**/*.partial")) and not list(tmp_path.glob("**/*.checkpoint"))
+
+
+def test_rows_at_random():
+    X, Y = np.arange(20.0).reshape(10, 2), np.arange(10.0)[:, None]
+    x, y = rows_for(4, X, Y, key=jax.random.key(0))
+    assert x.shape == (4, 2) and np.array_equal(x[:, 0], 2.0 * y[:, 0]) and (np.diff(y[:, 0]) > 0.0).all()
+    assert not np.array_equal(y, rows_for(4, X, Y, key=jax.random.key(1))[1])
+    for all_of_them in (None, 10, 11):
+        assert np.array_equal(rows_for(all_of_them, X, Y, key=jax.random.key(0))[0], X)
+    with pytest.raises(ValueError, match="rows must be at least 1, got 0"):
+        rows_for(0, X, Y, key=jax.random.key(0))
 
 
 def test_a_stage_of_the_user(tmp_path):

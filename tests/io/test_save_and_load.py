@@ -221,6 +221,7 @@ VALUES = [
     mc.processes.Deterministic(eqx.nn.Linear(1, 1, key=KEY), 1).sample_function(key=KEY).function,
     mc.processes.ActivatedUnits(1, 2, levels=3, key=KEY),
     modules.Reshape((1, 2)),
+    modules.ResidualBlock([eqx.nn.Linear(2, 2, key=KEY), eqx.nn.Lambda(jnp.tanh)]),
     mc.Deep.from_network(eqx.nn.MLP(1, 1, 2, 1, key=KEY), levels=3).layers[0].prior.mean,
     *mc.kernels.terms.gaussian_terms(mc.kernels.RBF(0.7) * mc.kernels.Linear(0.5), 1),
     *MEASUREMENTS,

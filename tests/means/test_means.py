@@ -139,3 +139,12 @@ def test_rows_as_images():
     np.testing.assert_allclose(found, images.sum(axis=1, keepdims=True))
     with pytest.raises(ValueError, match=r"shape \(1, 2, 2\) expects 4 numbers, got 3"):
         modules.Reshape((1, 2, 2))(jnp.zeros(3))
+
+
+def test_a_residual_block():
+    """With inner layers that double, it triples."""
+    block = modules.ResidualBlock([eqx.nn.Lambda(lambda x: 2.0 * x)])
+    x = np.random.default_rng(0).normal(size=(N, 2))
+    np.testing.assert_allclose(means.Network(eqx.nn.Sequential([block, block]))(x), 9.0 * x)
+    with pytest.raises(ValueError, match=r"keep the shape \(2,\), got \(4,\)"):
+        modules.ResidualBlock([lambda x: jnp.concatenate([x, x])])(jnp.zeros(2))

@@ -21,6 +21,7 @@ from mercer.experiments.catalogue import Optimiser
 from mercer.experiments.claims import claim, holds
 from mercer.experiments.running import do_stages, key_of
 from mercer.experiments.schema import Spec
+from mercer.experiments.stages import rows_for
 from mercer.experiments.sweep import Cell
 from mercer.experiments.text import ConfigurationError
 from mercer.io import save
@@ -118,7 +119,9 @@ def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> It
         values = problem.values() | made
         builder = Builder(cell.experiment.document, values, jax.random.key(cell.experiment.said.seed))
         settings = builder.arguments(said, ("stages", name))
-        yield _job(said, settings, path, problem.data.part("train"), key_of(builder, name))
+        key = key_of(builder, name)
+        data = rows_for(settings.get("rows"), *problem.data.part("train"), key=key)
+        yield _job(said, settings, path, data, key)
 
 
 def _job(said: Spec, settings: dict[str, Any], path: Path, data: tuple[Any, ...], key: jax.Array) -> _Job:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 import optax
 from jaxtyping import Float, PRNGKeyArray
@@ -78,6 +79,18 @@ def noise_variances(Y: Float[AnyArray, "N P"], share: float = 0.05) -> Float[np.
     return share * np.nanvar(np.asarray(Y, float), axis=0)
 
 
+def rows_for(
+    rows: int | None, X: Float[np.ndarray, "N D"], Y: Float[np.ndarray, "N P"], *, key: PRNGKeyArray
+) -> tuple[np.ndarray, np.ndarray]:
+    """So many rows of the data, at random and in their order; all of them where there are no more."""
+    if rows is None:
+        return X, Y
+    if rows < 1:
+        raise ValueError(f"rows must be at least 1, got {rows}")
+    chosen = np.sort(np.asarray(jax.random.permutation(key, len(X)))[:rows])
+    return X[chosen], Y[chosen]
+
+
 # What gives an array, in the place of one.
 STARTS = (lengthscales, noise_variances)
 
@@ -114,12 +127,13 @@ def fit(
     frozen: Callable[[Any], Any] | None = None,
     restarts: int = 1,
     every: int = 100,
+    rows: int | None = None,
 ) -> Fit:
-    """A model trained on an objective, with its history: `mercer.fit`."""
+    """A model trained on an objective, with its history: `mercer.fit`. `rows` takes so many rows of the data, at random."""
     return training.fit(
         model,
         objective,
-        (context.X, context.Y),
+        rows_for(rows, context.X, context.Y, key=context.key),
         optimiser=optimiser,
         steps=steps,
         batch_size=batch_size,
