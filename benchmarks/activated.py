@@ -34,11 +34,11 @@ from equinox.nn import Conv2d, Dropout, Lambda, Linear, MaxPool2d, Sequential
 from jax.scipy.special import logsumexp
 
 import mercer as mc
-from gvi import split, with_errors
 from mercer.objectives import ELBO, Batch, Context
 from mercer.parameters import cast, constrain, trainable, unconstrain
 from mercer.processes import ActivatedUnits
 from peers import data_folder
+from uci import split, with_errors
 
 # NLPD as published: of the activated process, the deep one, and dropout
 PUBLISHED = {

@@ -25,10 +25,10 @@ import numpy as np
 import optax
 
 import mercer as mc
-from gvi import scores, split, with_errors
 from mercer.objectives import FBNN, Batch, Context, MirrorDescent, measurement
 from mercer.parameters import cast, constrain, trainable, unconstrain
 from peers import data_folder
+from uci import scores, split, with_errors
 
 # name -> beta_0, xi, and when the prior is trained: "before", on 1,000 rows, "along" with the network, or "both"
 SETS = {

@@ -1,12 +1,10 @@
-"""Generalised variational inference: `python benchmarks/gvi.py cost | selection | uci [--splits 5]`.
+"""Generalised variational inference: `python benchmarks/gvi.py cost | selection`.
 
 - cost: a step of projected GVI and one of Gaussian Wasserstein inference (with its trace term), in milliseconds, for growing
   batches; medians of repeats, and the slope of log time in log batch.
 - selection: Algorithm 1 with the kernel of an infinitely wide network, 10 of 5,000 images of each digit of MNIST.
-- uci: the standard splits, beside SVGP with 500 inducing points and exact regression; RMSE and log-likelihood in original units,
-  mean and standard error over splits.
 
-The ten curves of paper 000, chapter 7, are a sweep: experiments/000/curves.yaml.
+The curves of paper 000, sets of UCI and images are sweeps: experiments/000.
 
 Data: `MERCER_DATA`, else ../shared/data beside the repository.
 """
@@ -25,21 +23,14 @@ from peers import data_folder
 jax.config.update("jax_enable_x64", True)
 
 import mercer as mc  # noqa: E402
-from mercer import divergences, gvi  # noqa: E402
+from mercer import divergences  # noqa: E402
 from mercer.kernels import nngp  # noqa: E402
 from mercer.objectives import GVI, risks  # noqa: E402
 
-SETS = ("bostonHousing", "concrete", "energy", "yacht", "wine-quality-red", "kin8nm", "power-plant")
 
-
-def network(inputs: int, seed: int, width: int = 50, depth: int = 2, activation=jax.nn.gelu) -> mc.means.Network:
+def network(inputs: int) -> mc.means.Network:
     """A network as the mean of a posterior."""
-    return mc.means.Network(eqx.nn.MLP(inputs, 1, width, depth, activation=activation, key=jax.random.key(seed)))
-
-
-def log_density(y, mean, variance):
-    """The mean log density of Gaussians."""
-    return float(np.mean(-0.5 * np.log(2.0 * np.pi * variance) - 0.5 * (y - mean) ** 2 / variance))
+    return mc.means.Network(eqx.nn.MLP(inputs, 1, 50, 2, activation=jax.nn.gelu, key=jax.random.key(0)))
 
 
 def cost(arguments) -> None:
@@ -58,7 +49,7 @@ def cost(arguments) -> None:
         for B in batches:
             X = random.normal(size=(B, 8))
             Y = np.sin(X[:, :1])
-            posterior = mc.GP(mc.kernels.SparsePosterior(kernel, X[:M]), network(8, 0))
+            posterior = mc.GP(mc.kernels.SparsePosterior(kernel, X[:M]), network(8))
             model = mc.Model(posterior, mc.likelihoods.Gaussian(0.1))
             objective = GVI(mc.GP(kernel), risks.ExpectedNegativeLogLikelihood(), kinds[name], weight=float(B))
             steps = 20 if name == "projected" else 2
@@ -99,117 +90,14 @@ def selection(arguments) -> None:
         print(f"| {name} | {taken[0]:.2f}; {statistics.median(taken[1:]):.2f} |", flush=True)
 
 
-def split(name: str, number: int):
-    """Training and test data in standard units, and the units of y. Constant columns are dropped."""
-    data = np.load(data_folder() / "uci_std" / f"{name}.npz")
-    train, test = data["train_idx"][number], data["test_idx"][number]
-    X, y = data["X"][:, np.ptp(data["X"][train], axis=0) > 0.0], data["y"].reshape(-1, 1)
-    middle, scale = X[train].mean(axis=0), X[train].std(axis=0) + 1e-12
-    units = y[train].mean(), y[train].std()
-    return (X[train] - middle) / scale, (y[train] - units[0]) / units[1], (X[test] - middle) / scale, y[test], units
-
-
-def scores(mean, variance, y, units) -> tuple[float, float]:
-    """RMSE and mean log-likelihood of predictions in standard units, in those of y."""
-    middle, scale = units
-    mean, variance = np.asarray(mean) * scale + middle, np.asarray(variance) * scale**2
-    return float(np.sqrt(np.mean((mean - y) ** 2))), log_density(y, mean, variance)
-
-
-def with_errors(rows) -> list[str]:
-    """Mean and standard error of each column."""
-    n = len(rows)
-    errors = np.std(rows, axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full(len(rows[0]), np.nan)
-    cells = []
-    for mean, error in zip(np.mean(rows, axis=0), errors, strict=True):
-        places = 3 if max(abs(mean), error) > 0.01 else 6
-        cells.append(f"{mean:.{places}f} ± {error:.{places}f}")
-    return cells
-
-
-def prior_kernel(X):
-    """Where all methods start."""
-    return mc.kernels.RBF(np.full(X.shape[1], X.shape[1] ** 0.5))
-
-
-def by_gvi(divergence, share):
-    """Algorithm 3. `share` is the weight of the divergence as a part of N."""
-
-    def method(X, Y, seed, steps):
-        schedule = optax.cosine_decay_schedule(3e-3, steps)
-        options = {"steps": steps, "batch_size": min(100, len(X) // 2), "rounds": 2}
-        learned = gvi.learn(
-            X,
-            Y,
-            prior_kernel(X),
-            network(X.shape[1], seed),
-            M=min(100, len(X) // 2),
-            variational="cholesky-svgp",
-            divergence=divergence,
-            weight=share * len(X),
-            optimiser=optax.adamw(schedule, weight_decay=1e-2),
-            key=jax.random.key(seed),
-            **options,
-        )
-        return learned.model
-
-    return method
-
-
-def svgp(X, Y, seed, steps):
-    """500 inducing points, the best q(u) of the collapsed bound."""
-    Z = mc.inducing.kmeans(X, min(500, len(X)), key=jax.random.key(seed))
-    start = mc.Model(mc.Sparse(mc.GP(prior_kernel(X)), mc.inducing.Points(Z)), mc.likelihoods.Gaussian(0.1))
-    frozen = {"frozen": lambda model: model.posterior.inducing}
-    return mc.fit(start, mc.objectives.CollapsedELBO(), (X, Y), optimiser=optax.lbfgs(), steps=60, **frozen).model
-
-
-def exact(X, Y, seed, steps):
-    """Exact regression, where there are few enough data."""
-    if len(X) > 2000:
-        return None
-    start = mc.Model(mc.GP(prior_kernel(X)), mc.likelihoods.Gaussian(0.1))
-    return mc.fit(start, mc.objectives.MarginalLikelihood(), (X, Y), optimiser=optax.lbfgs(), steps=60).model
-
-
-def uci(arguments) -> None:
-    """RMSE and log-likelihood on the standard splits."""
-    methods = {
-        "pGVI": by_gvi(divergences.Projected(divergences.Renyi(0.5)), arguments.share),
-        "GWI": by_gvi(divergences.GaussianWasserstein(trace=True), arguments.share),
-        "SVGP-500": svgp,
-        "exact": exact,
-    }
-    print("| set | method | RMSE | log-likelihood | seconds |\n|---|---|---|---|---|")
-    for name in arguments.sets or SETS:
-        found = {method: [] for method in methods}
-        for number in range(arguments.splits):
-            X, Y, X_test, y_test, units = split(name, number)
-            for method, train in methods.items():
-                begin = time.perf_counter()
-                model = train(X, Y, number, arguments.steps)
-                if model is None:
-                    continue
-                found[method].append((*scores(*model.predict(X_test), y_test, units), time.perf_counter() - begin))
-        for method, rows in found.items():
-            if rows:
-                seconds = np.mean([row[2] for row in rows])
-                cells = " | ".join(with_errors([row[:2] for row in rows]))
-                print(f"| {name} | {method} | {cells} | {seconds:.0f} |", flush=True)
-
-
 def main() -> None:
     """One table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table", choices=["cost", "selection", "uci"])
+    parser.add_argument("table", choices=["cost", "selection"])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--share", type=float, default=0.1, help="weight of the divergence over the number of data")
-    parser.add_argument("--sets", nargs="*")
     arguments = parser.parse_args()
     print(f"{arguments}, {jax.devices()[0].device_kind}, jax {jax.__version__}\n", flush=True)
-    {"cost": cost, "selection": selection, "uci": uci}[arguments.table](arguments)
+    {"cost": cost, "selection": selection}[arguments.table](arguments)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ import numpy as np
 import optax
 
 import mercer as mc
-from gvi import SETS as SMALLER_SETS
-from gvi import prior_kernel, scores, split, with_errors
 from mercer.inducing.activations import Elementwise, Softplus
+from uci import SETS as SMALLER_SETS
+from uci import prior_kernel, scores, split, with_errors
 
 SETS = (*SMALLER_SETS, "naval-propulsion-plant", "protein-tertiary-structure")
 LBFGS = optax.lbfgs()  # one for all calls, so that splits share what is compiled
