@@ -13,6 +13,9 @@ MULTIOUTPUT: dict[str, kernels.MultioutputKernel] = {
     "SharedIndependent": kernels.SharedIndependent(kernels.Matern52(0.8, 1.2), 3),
     "SeparateIndependent": kernels.SeparateIndependent([*LATENTS, kernels.RBF(0.5)]),
     "LinearCoregionalisation": kernels.LinearCoregionalisation(LATENTS, W),
+    "SharedAndOwn": kernels.SharedAndOwn(
+        [*LATENTS, kernels.RBF(0.5), kernels.Matern12(0.6)], W[:, :1], [0.3, 0.5, -0.2]
+    ),
     "IntrinsicCoregionalisation": kernels.IntrinsicCoregionalisation(LATENTS[0], W),
     "ConvolutionProcess": kernels.ConvolutionProcess(
         [LATENTS[0], kernels.RBF(0.5)],

@@ -221,6 +221,17 @@ def test_coregionalisation_by_the_identity_is_independence():
     np.testing.assert_allclose(intrinsic(X, Z), mc.kernels.SharedIndependent(kernels[0], 3)(X, Z), atol=1e-12)
 
 
+def test_shared_and_own_functions_add_up():
+    kernel = MULTIOUTPUT["SharedAndOwn"]
+    shared = mc.kernels.LinearCoregionalisation(kernel.kernels[:1], kernel.shared)
+    alone = mc.kernels.SeparateIndependent(
+        [mc.kernels.Scaled(k, float(w) ** 2) for k, w in zip(kernel.kernels[1:], kernel.own, strict=True)]
+    )
+    np.testing.assert_allclose(kernel(X, Z), shared(X, Z) + alone(X, Z), atol=1e-12)
+    start = mc.kernels.SharedAndOwn.of(LATENTS[0], 3, 2, key=jax.random.key(0))
+    assert start.shared.shape == (3, 2) and start.num_latents == 5 and start.num_outputs == 3
+
+
 def test_a_delayed_copy_is_a_convolution_process():
     """f_2(x) = f_1(x - d): all of their covariances agree after the shift."""
     kernel = mc.kernels.ConvolutionProcess([mc.kernels.RBF(0.5)], np.ones((2, 1)), 0.3, [[0.0], [0.8]])
@@ -347,6 +358,18 @@ ERRORS = {
     "W, vector": (
         lambda: mc.kernels.IntrinsicCoregionalisation(LATENTS[0], np.ones(3)),
         r"W expects the shape \(P, L\)",
+    ),
+    "own, length": (
+        lambda: mc.kernels.SharedAndOwn([*LATENTS, *LATENTS], W, np.ones(2)),
+        r"shared and own expect the shapes \(P, R\) and \(P,\), got \(3, 2\) and \(2,\)",
+    ),
+    "own, kernels": (
+        lambda: mc.kernels.SharedAndOwn([*LATENTS, *LATENTS], W, np.ones(3)),
+        r"W expects the shape \(P, R \+ P\) with P = 3 and 4 kernels, got \(3, 5\)",
+    ),
+    "own, none shared": (
+        lambda: mc.kernels.SharedAndOwn.of(LATENTS[0], 3, 0, key=jax.random.key(0)),
+        "SharedAndOwn.of expects at least 1 of each, got 3 and 0",
     ),
     "kernels": (lambda: mc.kernels.SeparateIndependent([]), "at least one"),
     "kernel of outputs": (lambda: mc.kernels.SharedIndependent(KERNEL, 2), "kernels of one output"),

@@ -17,8 +17,9 @@ from mercer.covariances.per_term import pairs_of_terms
 from mercer.inducing.latent import Separate, Shared
 from mercer.inducing.per_term import PerTerm
 from mercer.kernels.base import Sum
+from mercer.kernels.coregionalisation import Coregionalisation
 from mercer.kernels.maps import Draw, Map, SideBySide
-from mercer.kernels.multioutput import Coregionalisation, Independent, OutputIndexed
+from mercer.kernels.multioutput import Independent, OutputIndexed
 
 _dispatch: Any = Dispatcher()
 

@@ -10,7 +10,8 @@ from mercer.inducing.latent import LatentVariables, OutputPoints, Separate, Shar
 from mercer.inducing.points import Points
 from mercer.kernels.base import Kernel
 from mercer.kernels.convolution_process import ConvolutionProcess
-from mercer.kernels.multioutput import Coregionalisation, Independent, LatentKernel, MultioutputKernel, OutputIndexed
+from mercer.kernels.coregionalisation import Coregionalisation
+from mercer.kernels.multioutput import Independent, LatentKernel, MultioutputKernel, OutputIndexed
 from mercer.linalg.operators import PSD, BlockDiagonal, Dense, Diagonal, Kronecker
 
 

@@ -77,7 +77,9 @@ class Split:
     def __call__(self, data: Data) -> Data:
         """The data in three parts."""
         rows = np.arange(len(data.X)) if data.train is None else data.train
-        given = {name: part for name in ("test", "validation") if (part := getattr(data, name)) is not None and len(part)}
+        given = {
+            name: part for name in ("test", "validation") if (part := getattr(data, name)) is not None and len(part)
+        }
         if len(given) == 2:
             raise ValueError("the data come with rows for validation and for the test: there is nothing to split")
         order = np.random.default_rng(self.seed).permutation(rows)

@@ -5,6 +5,12 @@ from mercer.kernels.additive import Additive
 from mercer.kernels.base import Kernel, OnDimensions, Product, Scaled, Sum
 from mercer.kernels.change_points import ChangePoints
 from mercer.kernels.convolution_process import ConvolutionProcess
+from mercer.kernels.coregionalisation import (
+    Coregionalisation,
+    IntrinsicCoregionalisation,
+    LinearCoregionalisation,
+    SharedAndOwn,
+)
 from mercer.kernels.dot_product import Linear, Polynomial
 from mercer.kernels.feature_map import FeatureMap
 from mercer.kernels.geometric import Geometric
@@ -12,11 +18,8 @@ from mercer.kernels.homogeneous import ArcCosine, Homogeneous
 from mercer.kernels.images import Convolutional, ImageToImage
 from mercer.kernels.maps import Draw, Features, Map
 from mercer.kernels.multioutput import (
-    Coregionalisation,
     Independent,
-    IntrinsicCoregionalisation,
     LatentKernel,
-    LinearCoregionalisation,
     MultioutputKernel,
     OutputIndexed,
     SeparateIndependent,
@@ -91,6 +94,7 @@ __all__ = [
     "SeparateIndependent",
     "Coregionalisation",
     "LinearCoregionalisation",
+    "SharedAndOwn",
     "IntrinsicCoregionalisation",
     "ConvolutionProcess",
     "OutputIndexed",

@@ -19,9 +19,8 @@ from mercer import validation
 from mercer.deprecation import key_by_name
 from mercer.kernels.base import Kernel, Mixing
 from mercer.kernels.maps import Draw, Map, SideBySide
-from mercer.layouts import Layout, check_layout, independent_outputs, mixed_outputs
-from mercer.linalg.products import matmul
-from mercer.parameters import Module, cast, constant, is_concrete, param, real
+from mercer.layouts import Layout, check_layout, independent_outputs
+from mercer.parameters import Module, cast, constant, is_concrete
 from mercer.validation import AnyArray
 
 
@@ -168,7 +167,7 @@ class SharedIndependent(Independent):
     num_outputs: int = eqx.field(static=True)
 
     def __init__(self, kernel: Kernel, num_outputs: int):
-        _check_kernels("SharedIndependent", [kernel])
+        check_kernels("SharedIndependent", [kernel])
         if int(num_outputs) < 1:
             raise ValueError(f"num_outputs must be at least 1, got {num_outputs}")
         self.kernel, self.num_outputs = kernel, int(num_outputs)
@@ -188,7 +187,7 @@ class SeparateIndependent(Independent):
     kernels: tuple[Kernel, ...]
 
     def __init__(self, kernels: Sequence[Kernel]):
-        _check_kernels("SeparateIndependent", kernels)
+        check_kernels("SeparateIndependent", kernels)
         self.kernels = tuple(kernels)
 
     @classmethod
@@ -209,111 +208,6 @@ class SeparateIndependent(Independent):
         pairs = zip(self.kernels, keys, strict=True)
         function = SideBySide(tuple(kernel.draw(num_features, key=k) for kernel, k in pairs))
         return Draw(function, function)
-
-
-class Coregionalisation(LatentKernel):
-    """f(x) = W g(x), W [P, L]: k(x, x') = W diag(k_l(x, x')) W^T (paper 004, equation 37)."""
-
-    W: eqx.AbstractVar[Float[Array, "P L"]]
-
-    def __check_init__(self):
-        self._check_W("(P, L)")
-
-    def _check_W(self, expected: str) -> None:
-        shape = jnp.shape(self.W)
-        if len(shape) != 2 or shape[1] != self.num_latents or 0 in shape:
-            raise ValueError(f"{type(self).__name__}: W expects the shape {expected}, got {shape}")
-
-    @property
-    def num_outputs(self):  # type: ignore[override]
-        return self.W.shape[0]
-
-    def mixing(self, X):
-        return Mixing(self.W[None], X)
-
-    def _full(self, X, X2):
-        return jnp.einsum("pl,lnm,ql->npmq", self.W, self.latent._inputs(X, X2), self.W, precision="highest")
-
-    def _inputs(self, X, X2):
-        return jnp.einsum("pl,lnm->pnm", self.W**2, self.latent._inputs(X, X2), precision="highest")
-
-    def _outputs(self, X):
-        return mixed_outputs(self.W[None], self.latent._diagonal(X), "outputs")
-
-    def _diagonal(self, X):
-        return mixed_outputs(self.W[None], self.latent._diagonal(X), "diag")
-
-    def _between(self, X, p, X2, p2):
-        K = self.latent._inputs(X, X2)
-        return jnp.einsum("nl,lnm,ml->nm", self.W[p], K, self.W[p2], precision="highest")
-
-    def draw(self, num_features, *, key):
-        return self.of_latents(self.latent.draw(num_features, key=key))
-
-    def of_latents(self, latent: Draw) -> Draw:
-        """The outputs, given the latent functions."""
-        return Draw(_Mixture(self.W, latent), latent)
-
-
-class LinearCoregionalisation(Coregionalisation):
-    """f(x) = W g(x), each of the L independent g_l with a kernel of its own. W is [P, L]."""
-
-    kernels: tuple[Kernel, ...]
-    W: Float[Array, "P L"] = param(real)
-
-    def __init__(self, kernels: Sequence[Kernel], W: Float[AnyArray, "P L"] | Sequence[Sequence[float]]):
-        _check_kernels("LinearCoregionalisation", kernels)
-        self.kernels, self.W = tuple(kernels), W
-
-    @classmethod
-    def of(cls, kernel: Kernel, num_outputs: int, num_shared: int, own: bool = True, *, key: PRNGKeyArray) -> Self:
-        """A start: latent functions that all outputs share, and with `own` one more for each output, all with this kernel.
-
-        The entries of W are 0.5 times standard normal numbers for those that are shared, and 0.3 for an output's own.
-        """
-        if num_outputs < 1 or num_shared < 1:
-            raise ValueError(
-                f"LinearCoregionalisation.of expects at least 1 of each, got {num_outputs} and {num_shared}"
-            )
-        W = 0.5 * jax.random.normal(key, (num_outputs, num_shared))
-        W = jnp.concatenate([W, 0.3 * jnp.eye(num_outputs, dtype=W.dtype)], axis=1) if own else W
-        return cls([kernel] * W.shape[1], W)
-
-    def __check_init__(self):
-        self._check_W(f"(P, {self.num_latents}), one column for each kernel")
-
-    @property
-    def latent(self):
-        return SeparateIndependent(self.kernels)
-
-
-class IntrinsicCoregionalisation(Coregionalisation):
-    """f(x) = W g(x), all g_l with one kernel: k(x, x') = k(x, x') B with B = W W^T. W is [P, L]."""
-
-    kernel: Kernel
-    W: Float[Array, "P L"] = param(real)
-
-    def __init__(self, kernel: Kernel, W: Float[AnyArray, "P L"] | Sequence[Sequence[float]]):
-        _check_kernels("IntrinsicCoregionalisation", [kernel])
-        self.kernel, self.W = kernel, W
-
-    @property
-    def latent(self):
-        return SharedIndependent(self.kernel, jnp.shape(self.W)[1] if jnp.ndim(self.W) == 2 else 1)
-
-    @property
-    def B(self) -> Float[Array, "P P"]:
-        """W W^T, the covariance of the outputs at an input of variance 1."""
-        return matmul(self.W, self.W.T)
-
-    def _full(self, X, X2):
-        return jnp.einsum("nm,pq->npmq", self.kernel._matrix(X, X2), self.B)
-
-    def _inputs(self, X, X2):
-        return jnp.sum(self.W**2, axis=1)[:, None, None] * self.kernel._matrix(X, X2)
-
-    def _between(self, X, p, X2, p2):
-        return self.kernel._matrix(X, X2) * self.B[p[:, None], p2]
 
 
 class OutputIndexed(Kernel):
@@ -373,16 +267,6 @@ class OutputIndexed(Kernel):
         return Draw(_ByOutput(self, draws), draws[0].latent if len(draws) == 1 else None)
 
 
-class _Mixture(Map):
-    """W g(x)."""
-
-    W: Float[Array, "P L"] = constant()
-    latent: Draw = constant()
-
-    def __call__(self, X: Float[Array, "N D"]) -> Float[Array, "N P"]:
-        return matmul(self.latent(X), self.W.astype(X.dtype).T)
-
-
 class _ByOutput(Map):
     """Functions of several outputs, at inputs whose last column says which is meant."""
 
@@ -394,7 +278,8 @@ class _ByOutput(Map):
         return jnp.stack([draw(X)[jnp.arange(len(X)), p] for draw in self.draws], axis=1)
 
 
-def _check_kernels(name: str, kernels: Sequence[Kernel]) -> None:
+def check_kernels(name: str, kernels: Sequence[Kernel]) -> None:
+    """Refuses what are no kernels of one output."""
     if not kernels or not all(isinstance(kernel, Kernel) for kernel in kernels):
         kinds = ", ".join(type(kernel).__name__ for kernel in kernels) or "none"
         raise ValueError(f"{name} expects kernels of one output, at least one, got {kinds}")
