@@ -10,6 +10,7 @@ import mercer as mc
 from mercer.experiments import Experiment, Options, Store, Sweep, engine
 from mercer.experiments.engine import run_cell, run_group
 from mercer.experiments.groups import planned_groups, signature, stages_to_group, train_group
+from mercer.training import together
 
 RATE = "stages.posterior.optimiser.learning_rate"
 SWEEP = f"name: together\nexperiment: curve.yaml\ngrid:\n  data.number: [2, 3]\n  {RATE}: [1e-2, 1e-3]\n"
@@ -122,3 +123,35 @@ def test_what_is_there_is_not_trained_again(folder):
         assert train_group(cells[:2], folder / "stages") == 2
         assert train_group(cells[:3], folder / "stages") == 0  # one alone is not trained here
     assert isinstance(mc.load(folder / "stages" / cells[0].hashes["posterior"]), mc.training.Fit)
+
+
+def test_a_group_that_was_cut_off_goes_on(folder, monkeypatch):
+    """Each cell from its own checkpoint, with the same numbers, also where one has finished in the meantime."""
+    cells = cells_of(folder)
+    calls = []
+
+    def chunks(runs, begin_at, count, original=together._chunks):
+        calls.append((len(runs), begin_at))
+        if cut_off and begin_at == 20:
+            raise KeyboardInterrupt
+        return original(runs, begin_at, count)
+
+    monkeypatch.setattr(together, "_chunks", chunks)
+    monkeypatch.setattr(together, "_BETWEEN", 0.0)
+    with cells[0].experiment.precision():
+        cut_off = False
+        train_group(cells, folder / "whole")
+        cut_off = True
+        with pytest.raises(KeyboardInterrupt):
+            train_group(cells, folder / "stages")
+        assert len(list((folder / "stages").glob("*.together"))) == 4 and not list((folder / "stages").glob("*.claim"))
+        cut_off = False
+        calls.clear()
+        assert train_group(cells[1:], folder / "stages") == 3
+    assert calls == [(3, 20)]
+    assert [path.stem for path in (folder / "stages").glob("*.together")] == [cells[0].hashes["posterior"]]
+    for cell in cells[1:]:
+        fits = [mc.load(folder / name / cell.hashes["posterior"]) for name in ("whole", "stages")]
+        assert np.allclose(fits[0].history, fits[1].history, rtol=1e-6)
+    run_cell(*sent(cells)[0], str(folder))
+    assert not list((folder / "stages").glob("*.together"))

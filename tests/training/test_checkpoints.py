@@ -17,6 +17,7 @@ from toys import KEY, LeastSquares, line, line_data, same, sparse, wave_data
 
 import mercer as mc
 from mercer.training import CheckpointError, EarlyStopping, NaturalGradient
+from mercer.training.checkpoint import steps_in
 
 OPTIONS = dict(optimiser=optax.adam(0.1), steps=30, batch_size=6, every=8, key=KEY)
 
@@ -231,6 +232,18 @@ def test_a_file_that_is_no_checkpoint_is_refused(kind, saved, tmp_path):
     with pytest.raises(CheckpointError, match=r"run\.ckpt"):
         train(checkpoint=path)
     assert os.listdir(tmp_path) == ["run.ckpt"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_far_a_run_has_come(kind, saved, tmp_path):
+    path = tmp_path / "run.ckpt"
+    assert steps_in(path) == 0
+    path.write_bytes(saved)
+    assert steps_in(path) > 0
+    path.unlink()
+    spoil(kind, path, saved)
+    with pytest.raises(CheckpointError, match=r"run\.ckpt"):
+        steps_in(path)
 
 
 def test_a_folder_that_is_not_there_is_said_at_once(tmp_path):

@@ -19,12 +19,13 @@ from mercer.errors import MercerError
 from mercer.experiments.building import Builder
 from mercer.experiments.catalogue import Optimiser
 from mercer.experiments.claims import claim, holds
-from mercer.experiments.running import do_stages, key_of
+from mercer.experiments.running import CHECKPOINTS, do_stages, key_of
 from mercer.experiments.schema import Spec
 from mercer.experiments.stages import rows_for
 from mercer.experiments.sweep import Cell
 from mercer.experiments.text import ConfigurationError
 from mercer.io import save
+from mercer.training.checkpoint import steps_in
 from mercer.training.run import Run
 from mercer.training.together import form_of, train_together
 
@@ -83,10 +84,12 @@ def _train_stage(stages: Sequence[tuple[Cell, str]], store: Path) -> int:
         for group in _of_one_form(jobs):
             if len(group) > 1:
                 numbers = [job.hyperparameters for job, _ in group]
-                fitted = train_together([run for _, run in group], numbers, group[0][0].settings.get("steps", 1000))
+                steps = group[0][0].settings.get("steps", 1000)
+                fitted = train_together([run for _, run in group], numbers, steps, [job.checkpoint for job, _ in group])
                 for (job, _), fit in zip(group, fitted, strict=True):
                     if fit is not None:
                         save(job.path, fit)
+                        job.checkpoint.unlink(missing_ok=True)
                         trained += 1
     return trained
 
@@ -102,6 +105,11 @@ class _Job(NamedTuple):
     settings: dict[str, Any]
     told: str  # of optimiser and settings
 
+    @property
+    def checkpoint(self) -> Path:
+        """Of training in a group; alone it has another, as it has another optimiser."""
+        return self.path.with_suffix(CHECKPOINTS[1])
+
 
 def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job]:
     """What there is to train in a stage of a cell, if it is ours to do."""
@@ -111,7 +119,7 @@ def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> It
         return  # nobody trains what is missing: the cell is to be run alone
     if (path := store / cell.hashes[name]).is_file():
         return
-    if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(".checkpoint").exists():
+    if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(CHECKPOINTS[0]).exists():
         return
     problem, said = cell.problem, cell.experiment.stages[name]
     with contextlib.suppress(*FAULTS):  # of a cell, which tells them when it is run alone
@@ -132,14 +140,14 @@ def _job(said: Spec, settings: dict[str, Any], path: Path, data: tuple[Any, ...]
 
 
 def _of_one_form(jobs: Sequence[_Job]) -> list[list[tuple[_Job, Run]]]:
-    """Jobs with their runs, in groups that have an optimiser in common and are of one form."""
+    """Jobs with their runs, in groups that have an optimiser in common, are of one form, and have come to the same step."""
     found: dict[Any, list[tuple[_Job, Run]]] = {}
     optimisers: dict[str, Any] = {}
     for job in jobs:
         options = {key: value for key, value in job.settings.items() if key != "steps"}
         optimiser = optimisers.setdefault(job.told, job.optimiser)
         run = Run(job.model, job.objective, job.data, optimiser, key=job.key, **options)
-        found.setdefault((job.told, form_of(run)), []).append((job, run))
+        found.setdefault((job.told, form_of(run), steps_in(job.checkpoint)), []).append((job, run))
     return list(found.values())
 
 

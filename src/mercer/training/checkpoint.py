@@ -43,6 +43,17 @@ def save(path: Path, run: dict[str, str], state: Any, history: np.ndarray) -> No
         file.write(content)
 
 
+def steps_in(path: Path) -> int:
+    """How many steps a run had taken when it was written; 0 where there is no file."""
+    if not path.exists():
+        return 0
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return file.get_slice("history").get_shape()[0]
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
 def load(path: Path, run: dict[str, str], like: Any) -> tuple[Any, np.ndarray]:
     """The state and the history of a run, in the shape of `like`."""
     try:
@@ -50,7 +61,7 @@ def load(path: Path, run: dict[str, str], like: Any) -> tuple[Any, np.ndarray]:
             header = json.loads((file.metadata() or {}).get("mercer", "null"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read ({error}); delete it to begin anew") from error
+        raise _unreadable(path, error) from error
     ours = isinstance(header, dict) and header.get("format") == FORMAT and isinstance(header.get("run"), dict)
     if not ours or "history" not in arrays:
         raise CheckpointError(f"checkpoint {path} is not a training checkpoint of this version of mercer")
@@ -61,6 +72,10 @@ def load(path: Path, run: dict[str, str], like: Any) -> tuple[Any, np.ndarray]:
         raise CheckpointError(f"checkpoint {path} holds a model of another shape; delete it to begin anew")
     restored = [_restore(array, leaf) for array, leaf in zip(arrays.values(), leaves, strict=True)]
     return jax.tree.unflatten(structure, restored), history
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"checkpoint {path} cannot be read ({error}); delete it to begin anew")
 
 
 def _check_run(path: Path, there: dict[str, str], here: dict[str, str]) -> None:

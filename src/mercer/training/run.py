@@ -106,7 +106,7 @@ class Run:
         """What `fit` returns after `steps` steps, or fewer where a callback ends them."""
         state = self.start()
         history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.feed.example.Y.dtype)
-        identity = {} if checkpoint is None else self._identity()
+        identity = {} if checkpoint is None else self.identity()
         if checkpoint is not None and checkpoint.exists():
             state, history = checkpoints.load(checkpoint, identity, state)
         before, before_length = state, len(history)
@@ -155,7 +155,7 @@ class Run:
             self._result(state, history) if len(history) else Fit(None, history),
         )
 
-    def _identity(self) -> dict[str, str]:
+    def identity(self) -> dict[str, str]:
         """What must be the same for a checkpoint to belong to this run: a text for each part of it.
 
         Of the parameters that are trained it is where they are and their shapes, of all that is held still the values, too.

@@ -3,9 +3,14 @@
 What differs may be any number that is an array of the model, of the objective or of the data, and the hyperparameters of the
 optimiser (by `optax.inject_hyperparams`). The numbers are those of each run alone, up to rounding: a step of a run sees what it
 would see alone. A run whose loss is not finite stops, and the others go on.
+
+Each run may have a checkpoint of its own. So those that were cut off go on together, also in other company, as long as they have
+taken the same number of steps.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,10 +21,14 @@ import optax
 
 from mercer.linalg import quiet_blas
 from mercer.objectives.base import Objective
+from mercer.training import checkpoint as checkpoint_files
+from mercer.training.identity import description
 from mercer.training.loop import compiler_options
 from mercer.training.results import Fit, TrainingError
 from mercer.training.run import Run, check_count
 from mercer.training.steps import finite_starts
+
+_BETWEEN = 60.0  # seconds from one writing of checkpoints to the next
 
 
 class Job(NamedTuple):
@@ -47,8 +56,17 @@ def fit_together(
     return train_together(runs, [job.hyperparameters for job in jobs], steps)
 
 
-def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, float]], steps: int) -> list[Fit | None]:
-    """What each of some runs gives, all of one form and with one optimiser, each with hyperparameters of its own."""
+def train_together(
+    runs: Sequence[Run],
+    hyperparameters: Sequence[Mapping[str, float]],
+    steps: int,
+    checkpoints: Sequence[Path] | None = None,
+) -> list[Fit | None]:
+    """What each of some runs gives, all of one form and with one optimiser, each with hyperparameters of its own.
+
+    `checkpoints` has a file for each run, written about every minute. Files that are there at the start hold the same number
+    of steps, and training goes on from them.
+    """
     check_count("steps", steps)
     first = runs[0]
     if len({form_of(run) for run in runs}) > 1:
@@ -74,9 +92,12 @@ def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, f
     together = jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0))
     chunk = jax.jit(together, compiler_options=compiler_options())
     history = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs]
+    files = None if checkpoints is None else _Files(checkpoints, runs, hyperparameters)
+    if files is not None:
+        state, history = files.read(state, history)
     alive = np.full(len(runs), True)
     with quiet_blas():
-        for begin_at in range(0, steps, first.every):
+        for begin_at in range(len(history[0]), steps, first.every):
             count = min(first.every, steps - begin_at)
             fed = _chunks(runs, begin_at, count)
             results = chunk(state, arrays, data, None if fed[0] is None else _stacked(fed), np.asarray(count), keys)
@@ -86,8 +107,46 @@ def train_together(runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, f
             history = [np.concatenate([before, now[:count]]) for before, now in zip(history, losses, strict=True)]
             if not alive.any():
                 break
+            if files is not None:
+                files.write(state, history, alive)
         state = jax.tree.map(np.asarray, state)
         return [_finished(run, state, i, history[i]) if alive[i] else None for i, run in enumerate(runs)]
+
+
+class _Files:
+    """The checkpoints of some runs, each in a file of its own."""
+
+    def __init__(self, paths: Sequence[Path], runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, float]]):
+        self.paths, self.written = paths, time.monotonic()
+        self.identities = [_identity(run, own) for run, own in zip(runs, hyperparameters, strict=True)]
+
+    def read(self, state: Any, history: list[np.ndarray]) -> tuple[Any, list[np.ndarray]]:
+        """The state and the histories in the files, where they are there; else those that are given."""
+        if not self.paths[0].exists():
+            return state, history
+        start = jax.tree.map(np.asarray, state)
+        each = zip(self.paths, self.identities, strict=True)
+        found = [checkpoint_files.load(path, own, _entry(start, i)) for i, (path, own) in enumerate(each)]
+        states, histories = zip(*found, strict=True)
+        return _stacked(states), list(histories)
+
+    def write(self, state: Any, history: Sequence[np.ndarray], alive: np.ndarray) -> None:
+        """Of the runs that are well, if the last time is long ago."""
+        if time.monotonic() - self.written < _BETWEEN:
+            return
+        state = jax.tree.map(np.asarray, state)
+        for i in map(int, np.flatnonzero(alive)):
+            checkpoint_files.save(self.paths[i], self.identities[i], _entry(state, i), history[i])
+        self.written = time.monotonic()
+
+
+def _identity(run: Run, hyperparameters: Mapping[str, float]) -> dict[str, str]:
+    """What a run is. An optimiser that is given hyperparameters was made with those of another run: they are what counts."""
+    parts = run.identity()
+    if not hyperparameters:
+        return parts
+    kept = {name: text for name, text in parts.items() if not name.startswith("optimiser")}
+    return kept | description(dict(hyperparameters), "hyperparameters")
 
 
 def form_of(run: Run) -> Any:
@@ -129,8 +188,13 @@ def _stacked(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves])), *trees)
 
 
+def _entry(state: Any, i: int) -> Any:
+    """The state of one run."""
+    return jax.tree.map(lambda leaf: leaf[i], state)
+
+
 def _finished(run: Run, state: Any, i: int, history: np.ndarray) -> Fit | None:
-    own = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), state)
+    own = jax.tree.map(jnp.asarray, _entry(state, i))
     if not bool(np.asarray(finite_starts(own.params, 1)).all()):
         return None
     try:
