@@ -293,3 +293,14 @@ def test_files_with_mistakes_give_one_sentence():
             from_yaml(text, X=X)
         except ConfigurationError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000, text
+
+
+def test_equal_optimisers_are_one():
+    """So that cells which share a program compile it once."""
+    schedule = "{type: cosine_decay_schedule, init_value: 0.1, decay_steps: 10}"
+    adam = f"{{type: adam, learning_rate: {schedule}}}"
+    chain = f"{{type: chain, args: [{{type: clip_by_global_norm, max_norm: 1.0}}, {adam}]}}"
+    for text in ("lbfgs", schedule, adam, chain):
+        assert from_yaml(text) is from_yaml(text)
+    assert from_yaml("{type: sgd, learning_rate: 0.1}") is not from_yaml("{type: sgd, learning_rate: 0.2}")
+    assert from_yaml("RBF") is not from_yaml("RBF")

@@ -135,8 +135,9 @@ class Builder:
 
     def called(self, target: Any, positional: tuple[Any, ...], keywords: dict[str, Any], path: Path) -> Any:
         """What a constructor gives; an error says the place."""
+        make = _made_once if _is_reusable(target, positional, keywords) else _made
         try:
-            return target(*positional, **keywords)
+            return make(target, *positional, **keywords)
         except ConfigurationError:
             raise
         except Exception as error:
@@ -169,6 +170,25 @@ class Builder:
             raise self.document.refuse(
                 path, f"what is saved here cannot be read: {' '.join(str(error).split())[:300]}"
             ) from None
+
+
+def _made(target: Any, *positional: Any, **keywords: Any) -> Any:
+    return target(*positional, **keywords)
+
+
+# `fit` knows what it has compiled by the functions that went into it: an optimiser is made once for all cells that have the same.
+_made_once = functools.lru_cache(maxsize=256, typed=True)(_made)
+
+
+def _is_reusable(target: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether it is an optimiser or a schedule, made of numbers and of others of these."""
+    if getattr(target, "__module__", "").split(".")[0] != "optax":
+        return False
+    try:
+        hash((positional, tuple(keywords.values())))
+    except TypeError:
+        return False
+    return True
 
 
 def from_yaml(text: str, *, name: str = "the configuration", key: jax.Array | None = None, **values: Any) -> Any:

@@ -19,7 +19,7 @@ from mercer.errors import MercerError
 from mercer.experiments.building import Builder
 from mercer.experiments.catalogue import Optimiser
 from mercer.experiments.claims import claim, holds
-from mercer.experiments.running import CHECKPOINTS, do_stages, key_of
+from mercer.experiments.running import ALONE, TOGETHER, do_stages, key_of
 from mercer.experiments.schema import Spec
 from mercer.experiments.stages import rows_for
 from mercer.experiments.sweep import Cell
@@ -108,7 +108,7 @@ class _Job(NamedTuple):
     @property
     def checkpoint(self) -> Path:
         """Of training in a group; alone it has another, as it has another optimiser."""
-        return self.path.with_suffix(CHECKPOINTS[1])
+        return self.path.with_suffix(TOGETHER)
 
 
 def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> Iterator[_Job]:
@@ -119,7 +119,7 @@ def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> It
         return  # nobody trains what is missing: the cell is to be run alone
     if (path := store / cell.hashes[name]).is_file():
         return
-    if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(CHECKPOINTS[0]).exists():
+    if not stack.enter_context(claim(path.with_suffix(".claim"))) or path.with_suffix(ALONE).exists():
         return
     problem, said = cell.problem, cell.experiment.stages[name]
     with contextlib.suppress(*FAULTS):  # of a cell, which tells them when it is run alone

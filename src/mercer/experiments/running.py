@@ -44,7 +44,8 @@ from mercer.model import Model
 from mercer.training import Fit, Progressed
 
 PARTS = ("train", "validation", "test")
-CHECKPOINTS = (".checkpoint", ".together")  # of a stage that is trained alone, and of one that is trained in a group
+# The ends of names of checkpoints: of a stage that is trained alone, and of one that is trained in a group.
+ALONE, TOGETHER = ".checkpoint", ".together"
 _ROWS = 1000  # of a stage in a history
 _PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 
@@ -143,13 +144,13 @@ def do_stages(
                         *problem.data.part("train"),
                         problem.data.part("validation"),
                         key_of(builder, name),
-                        path.with_suffix(CHECKPOINTS[0]),
+                        path.with_suffix(ALONE),
                         functools.partial(_report, log, name),
                     )
                     settings = builder.arguments(said, place)
                     values[name] = made[name] = builder.called(said.entry.target, (context,), settings, place)
                     save(path, made[name])
-                    for suffix in CHECKPOINTS:
+                    for suffix in (ALONE, TOGETHER):
                         path.with_suffix(suffix).unlink(missing_ok=True)
                     done.append(name)
                     log(f"{name}: done in {time.perf_counter() - begin:.1f} s, {hashes[name][:12]}")
