@@ -172,7 +172,7 @@ class Builder:
             ) from None
 
 
-def _made(target: Any, *positional: Any, **keywords: Any) -> Any:
+def _made(target: Any, /, *positional: Any, **keywords: Any) -> Any:
     return target(*positional, **keywords)
 
 

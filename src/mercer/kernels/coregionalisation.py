@@ -153,13 +153,13 @@ class IntrinsicCoregionalisation(Coregionalisation):
         return matmul(self.W, self.W.T)
 
     def _full(self, X, X2):
-        return jnp.einsum("nm,pq->npmq", self.kernel._matrix(X, X2), self.B)
+        return jnp.einsum("nm,pq->npmq", self.latent._inputs(X, X2)[0], self.B)
 
     def _inputs(self, X, X2):
-        return jnp.sum(self.W**2, axis=1)[:, None, None] * self.kernel._matrix(X, X2)
+        return jnp.sum(self.W**2, axis=1)[:, None, None] * self.latent._inputs(X, X2)[0]
 
     def _between(self, X, p, X2, p2):
-        return self.kernel._matrix(X, X2) * self.B[p[:, None], p2]
+        return self.latent._inputs(X, X2)[0] * self.B[p[:, None], p2]
 
 
 class _Mixture(Map):
