@@ -211,7 +211,8 @@ class Module(eqx.Module):
             if declaration is None or not declaration.trainable:
                 continue
             for leaf in jax.tree.leaves(getattr(self, field.name, None)):
-                if is_concrete(leaf) and not declaration.constraint.contains(np.asarray(leaf)):
+                looked_at = _is_inexact(leaf) and is_concrete(leaf)  # a random key of a foreign module is no number
+                if looked_at and not declaration.constraint.contains(np.asarray(leaf)):
                     raise ValueError(
                         f"{type(self).__name__}: {field.name} expects {declaration.constraint.expected}, got {_brief(leaf)}"
                     )

@@ -196,6 +196,7 @@ INFERENCE = [
     mc.Network(mc.features.Separate([TANGENT, TANGENT]), covariance="low-rank"),
     mc.Network(mc.features.Composed(eqx.nn.Linear(1, 1, key=KEY), TANGENT), covariance="kronecker"),
 ]
+DROPOUT = eqx.nn.Sequential([eqx.nn.Dropout(0.5), eqx.nn.Linear(1, 1, key=KEY)])
 BAYESIAN = mc.processes.BayesianNetwork(network(activation=jnp.tanh), num_samples=3)
 MEASUREMENTS = [
     measurement.Box(-1.0, 1.0, 2),
@@ -219,6 +220,8 @@ VALUES = [
     mc.Deep([INFERENCE[0], mc.GP(mc.kernels.RBF(0.7))]).sample_function(4, key=KEY).function,
     mc.processes.Deterministic(eqx.nn.Conv2d(1, 1, 2, key=KEY), 1, (1, 2, 2)),
     mc.processes.Deterministic(eqx.nn.Linear(1, 1, key=KEY), 1).sample_function(key=KEY).function,
+    mc.processes.Stochastic(DROPOUT, 1, num_samples=3),
+    mc.processes.Stochastic(DROPOUT, 1).sample_function(key=KEY).function.process.module,
     mc.processes.ActivatedUnits(1, 2, levels=3, key=KEY),
     modules.Reshape((1, 2)),
     modules.ResidualBlock([eqx.nn.Linear(2, 2, key=KEY), eqx.nn.Lambda(jnp.tanh)]),

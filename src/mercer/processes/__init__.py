@@ -14,6 +14,7 @@ from mercer.processes.gaussian import Gaussian, Mixture, Prediction
 from mercer.processes.network import Network, NetworkDraw, NetworkPrior
 from mercer.processes.prior import GP
 from mercer.processes.sparse import Sparse
+from mercer.processes.stochastic import Pass, Stochastic
 from mercer.processes.tempered import Tempered
 from mercer.processes.uncertain import Uncertain
 from mercer.processes.weights import (
@@ -48,6 +49,8 @@ __all__ = [
     "DeepDraw",
     "Deterministic",
     "DeterministicFunction",
+    "Stochastic",
+    "Pass",
     "Remainder",
     "ActivatedUnits",
     "Uncertain",

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from mercer import modules
 from mercer.inducing.functionals import is_functional
 from mercer.kernels import Map
+from mercer.layouts import Layout
 from mercer.parameters import constant, param, real
 from mercer.processes.base import Process
 from mercer.processes.gaussian import Gaussian
@@ -71,10 +72,7 @@ class Deterministic(Process):
         return values
 
     def _predict(self, X, covariance):
-        mean = self.values(X)
-        N, P = mean.shape
-        shape = {"diag": (N, P), "outputs": (N, P, P), "inputs": (P, N, N), "full": (N, P, N, P)}[covariance]
-        return Gaussian(mean, jnp.zeros(shape, mean.dtype), covariance)
+        return without_variance(self.values(X), covariance)
 
     def _sampled(self, X, num, key):
         values = self.values(X)
@@ -82,6 +80,13 @@ class Deterministic(Process):
 
     def _sample_function(self, key, num_features):
         return DeterministicFunction(self)
+
+
+def without_variance(mean: Float[Array, "N P"], covariance: Layout) -> Gaussian:
+    """N(mean, 0)."""
+    N, P = mean.shape
+    shape = {"diag": (N, P), "outputs": (N, P, P), "inputs": (P, N, N), "full": (N, P, N, P)}[covariance]
+    return Gaussian(mean, jnp.zeros(shape, mean.dtype), covariance)
 
 
 class DeterministicFunction(Map):
