@@ -187,7 +187,7 @@ def test_a_full_disk(folder, small_disk):
 
 
 @pytest.mark.parametrize(("kind", "limits", "said"), [
-    ("endless", ["--seconds", "10"], "it was stopped after 10 s, its time limit"),
+    ("endless", ["--seconds", "30"], "it was stopped after 30 s, its time limit"),
     ("greedy", ["--memory", "1GiB"], "3 processes died while they ran it"),
 ])  # fmt: skip
 def test_a_cell_that_takes_too_much(folder, kind, limits, said):

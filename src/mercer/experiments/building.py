@@ -256,7 +256,8 @@ def _makes(said: dict[str, Any], value: Any) -> bool:
     """Whether a configuration gives this very object."""
     try:
         document = parse(written(said))
-        made = Builder(document, {}, jax.random.key(0)).build(known().anything.validate_python(document.value), ())
+        with warnings.catch_warnings(action="ignore"):  # of deprecated arguments: what need not be said is not
+            made = Builder(document, {}, jax.random.key(0)).build(known().anything.validate_python(document.value), ())
     except (ConfigurationError, ValidationError):
         return False
     return type(made) is type(value) and same(made, value)

@@ -11,12 +11,15 @@ import numpy as np
 from mercer.model import Model
 from mercer.tabular import scores as of_tables
 
-_ENTRIES = 2**20  # of the inputs in a block
+_ROWS, _ENTRIES = (
+    2**12,
+    2**20,
+)  # of a block: rows, which each may be a hundred passes of a deep process, and numbers in X
 
 
 def in_blocks(function: Callable[..., tuple[Any, ...]], *arrays: np.ndarray) -> list[np.ndarray]:
     """What a function of rows gives, some rows at a time: covariances with all of them may not fit into the memory."""
-    size = max(1, _ENTRIES // arrays[0].shape[1])
+    size = max(1, min(_ROWS, _ENTRIES // arrays[0].shape[1]))
     blocks = ([array[i : i + size] for array in arrays] for i in range(0, len(arrays[0]), size))
     parts = [[np.asarray(part) for part in function(*block)] for block in blocks]
     return [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
