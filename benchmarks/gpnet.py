@@ -1,10 +1,7 @@
-"""Inference networks by mirror descent: `python benchmarks/gpnet.py snelson | uci | flights | step | memory`.
+"""Inference networks by mirror descent: `python benchmarks/gpnet.py snelson | step | memory`.
 
 - snelson: the picture of paper 002, Figure 2: SVGP, GPNet and FBNN with M points beside exact regression; 100 of the data,
   batches of 20; how far each is from it over the range of the data.
-- uci: the paper's protocol: RBF prior, 1,000 frequencies, batches of 500, Adam (0.003), M measurement points. All splits of a set
-  are trained at once, in float32. For a GPU. A line of JSON is appended to `--out` for each set and M; `--table FILE` shows them.
-- flights: the paper's Table 1, on `flights_3m.npz`: SVGP and GPNet with M points; float32. For a GPU.
 - step: milliseconds of a step with 2,000 features, 500 measurement and 500 data points, in float32.
 - memory: tangent features of a module of a million parameters at 1,000 points.
 
@@ -13,7 +10,6 @@ Data: `MERCER_DATA`, else ../shared/data beside the repository.
 
 import argparse
 import functools
-import json
 import statistics
 import time
 from pathlib import Path
@@ -25,35 +21,11 @@ import numpy as np
 import optax
 
 import mercer as mc
-from mercer.objectives import FBNN, Batch, Context, MirrorDescent, measurement
-from mercer.parameters import cast, constrain, trainable, unconstrain
+from mercer.objectives import FBNN, MirrorDescent, measurement
+from mercer.parameters import cast
 from peers import data_folder
-from uci import scores, split, with_errors
 
-# name -> beta_0, xi, and when the prior is trained: "before", on 1,000 rows, "along" with the network, or "both"
-SETS = {
-    "bostonHousing": (1.0, 1.0, "before"),
-    "concrete": (1.0, 1.0, "before"),
-    "energy": (1.0, 1.0, "before"),
-    "kin8nm": (1.0, 1.0, "before"),
-    "power-plant": (0.01, 0.1, "along"),
-    "wine-quality-red": (1.0, 1.0, "along"),
-    "protein-tertiary-structure": (0.1, 0.1, "before"),
-    "yacht": (1.0, 1.0, "before"),  # not in the paper
-}
-# RMSE and log-likelihood of the paper's Tables 3 and 4, with their standard errors, at M = 100 and 500
-PAPER = {
-    "bostonHousing": {100: (2.786, 0.142, -2.421, 0.049), 500: (2.754, 0.143, -2.429, 0.055)},
-    "concrete": {100: (5.301, 0.127, -3.115, 0.024), 500: (5.050, 0.132, -3.066, 0.022)},
-    "energy": {100: (0.493, 0.022, -1.060, 0.008), 500: (0.461, 0.014, -0.847, 0.013)},
-    "kin8nm": {100: (0.080, 0.001, 1.095, 0.011), 500: (0.067, 0.000, 1.283, 0.005)},
-    "power-plant": {100: (3.942, 0.032, -2.794, 0.007), 500: (3.898, 0.032, -2.783, 0.008)},
-    "protein-tertiary-structure": {100: (4.540, 0.014, -3.057, 0.032), 500: (4.329, 0.013, -2.986, 0.029)},
-    "wine-quality-red": {100: (0.614, 0.010, -0.917, 0.014), 500: (0.627, 0.009, -0.948, 0.014)},
-}
-# the log-likelihood of FBNN, as Sun et al. (2019) have it
-FBNN_PUBLISHED = {"bostonHousing": -2.30, "concrete": -3.10, "energy": -0.68, "yacht": -1.03}
-ADAM, PRETRAINING, LBFGS = optax.adam(3e-3), optax.adam(0.02), optax.lbfgs()
+ADAM = optax.adam(3e-3)
 
 
 def snelson(arguments) -> None:
@@ -110,170 +82,6 @@ def draw_snelson(X, y, exact, found, path) -> None:
             ax.plot(X, y, "k.", ms=3)
             ax.set(title=f"{name}, M = {M}", ylim=(-4.0, 4.0))
     picture.savefig(path, dpi=110)
-
-
-def pretrained(X, Y, seed, num):
-    """A prior and a noise variance by the marginal likelihood of at most `num` rows, in float64."""
-    rows = np.random.default_rng(seed).permutation(len(X))[:num]
-    kernel = mc.kernels.RBF(np.full(X.shape[1], X.shape[1] ** 0.5))
-    start = mc.Model(mc.GP(kernel), mc.likelihoods.Gaussian(0.1))
-    data = X[rows], Y[rows]
-    steps, optimiser = (1000, PRETRAINING) if num <= 1000 else (40, LBFGS)
-    return mc.fit(start, mc.objectives.MarginalLikelihood(), data, steps=steps, optimiser=optimiser).model
-
-
-def uci(arguments) -> None:
-    """All splits of a set at once."""
-    jax.config.update("jax_enable_x64", True)
-    for name in arguments.sets:
-        beta, decay, prior = SETS[name]
-        prior = arguments.prior or prior
-        splits = [split(name, number) for number in range(arguments.splits)]
-        begin = time.perf_counter()
-        learned = [
-            pretrained(X, Y, seed, arguments.rows) if prior != "along" else None
-            for seed, (X, Y, *_) in enumerate(splits)
-        ]
-        before = time.perf_counter() - begin
-        for M in arguments.points:
-            begin = time.perf_counter()
-            mode = "fixed" if prior == "before" else arguments.hyperparameters
-            rows = trained_at_once(splits, learned, M, beta, decay, mode, arguments)
-            entry = {
-                "set": name,
-                "M": M,
-                "prior": prior,
-                "form": arguments.form,
-                "falling": arguments.falling,
-                "steps": arguments.steps,
-                "scores": rows,
-            }
-            entry |= {"pretraining": before, "seconds": time.perf_counter() - begin}
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
-            show(entry)
-
-
-def trained_at_once(splits, learned, M, beta, decay, mode, arguments):
-    """RMSE and log-likelihood of each split."""
-    dtype, D = np.float32, splits[0][0].shape[1]
-    starts = []
-    for seed, model in enumerate(learned):
-        kernel = mc.kernels.RBF(np.full(D, D**0.5)) if model is None else model.posterior.prior.kernel
-        noise = 0.1 if model is None else model.likelihood.variance
-        features = mc.features.RandomFourier.of(kernel, arguments.frequencies, D, key=jax.random.key(seed))
-        points = measurement.Data(M) if model is None else measurement.Convolved(kernel.lengthscale, M)
-        conjugate = arguments.form == "closed"
-        objective = MirrorDescent(mc.GP(kernel), points, beta, decay, mode, conjugate, arguments.jitter)
-        starts.append(cast((mc.Model(mc.Network(features), mc.likelihoods.Gaussian(noise)), objective), dtype))
-    X, Y = (jnp.asarray(np.stack([part[i] for part in splits]), dtype) for i in (0, 1))
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *starts)
-    free = eqx.filter_vmap(unconstrain)(stacked)
-    params, fixed = eqx.partition(free, trainable(stacked))
-    arrays, rest = eqx.partition(fixed, eqx.is_array)
-    batch_size = min(500, X.shape[1])
-    adam = optax.adam(optax.cosine_decay_schedule(3e-3, arguments.steps, 0.01)) if arguments.falling else ADAM
-
-    def step(carry, number, arrays, X, Y, seed):
-        params, state = carry
-        key = jax.random.fold_in(jax.random.key(seed), number)
-        whole = Batch(X, Y, complete=True)
-        batch = whole.rows(jax.random.choice(key, len(X), (batch_size,), replace=False))
-
-        def loss(params):
-            model, objective = constrain(eqx.combine(params, arrays, rest))
-            return objective.value_in_training(model, batch, Context(number, whole, None), key=key)[0]
-
-        value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = adam.update(gradient, state)
-        return (optax.apply_updates(params, updates), state), value
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def chunk(carry, first, arrays, X, Y):
-        def body(carry, number):
-            return jax.vmap(step, in_axes=(0, None, 0, 0, 0, 0))(carry, number, arrays, X, Y, jnp.arange(len(X)))
-
-        return jax.lax.scan(body, carry, first + jnp.arange(arguments.every))
-
-    carry = params, jax.vmap(adam.init)(params)
-    for first in range(0, arguments.steps, arguments.every):
-        begin = time.perf_counter()
-        carry, values = chunk(carry, jnp.asarray(first), arrays, X, Y)
-        values = np.asarray(values)
-        took = 1e3 * (time.perf_counter() - begin) / arguments.every
-        print(
-            f"  M = {M}, step {first + arguments.every}: {np.mean(values[-100:]):.4f}, {took:.1f} ms a step", flush=True
-        )
-        if not np.isfinite(values).all():
-            raise FloatingPointError("a loss is not finite")
-    models, objectives = eqx.filter_vmap(constrain)(eqx.combine(carry[0], arrays, rest))
-    variances = objectives.prior.kernel.variance, models.likelihood.variance
-    print("  variances of prior and noise:", *(np.round(np.median(v), 4) for v in variances), flush=True)
-    found = []
-    for number, (_, _, X_test, y_test, units) in enumerate(splits):
-        model = jax.tree.map(lambda leaf, number=number: leaf[number] if eqx.is_array(leaf) else leaf, models)
-        found.append(scores(*model.predict(X_test.astype(dtype)), y_test, units))
-    return found
-
-
-def flights(arguments) -> None:
-    """Table 1: 700,000 rows of three million to train on and 100,000 to test, taken at random; scores in minutes of delay.
-
-    Adam's rate is 0.01 for all: with the paper's 0.003 neither method is near its end after 10,000 steps.
-    """
-    from sphere import flights_3m
-
-    X, y = flights_3m()
-    rows = np.random.default_rng(0).permutation(len(y))[:800_000]
-    (X, X_test), (y, y_test) = (np.split(array[rows], [700_000]) for array in (X, y[:, None]))
-    middle, scale, units = X.mean(axis=0), X.std(axis=0), (y.mean(), y.std())
-    X, X_test, y = (X - middle) / scale, (X_test - middle) / scale, (y - units[0]) / units[1]
-    # A prior of 1,000 rows, which hardly say anything, has noise 0.5 where 0.9 is right: all begin here, and are trained.
-    kernel, noise, adam = mc.kernels.RBF(np.full(X.shape[1], 1.5), 0.2), 0.9, optax.adam(1e-2)
-    X, y, X_test = (array.astype(np.float32) for array in (X, y, X_test))
-    print(f"delay: standard deviation {units[1]:.2f} minutes; rows {len(X):,}, {len(X_test):,}")
-    print("| method | M | RMSE | log-likelihood | seconds |\n|---|---|---|---|---|", flush=True)
-    features = mc.features.RandomFourier.of(kernel, arguments.frequencies, X.shape[1], key=jax.random.key(0))
-    for M in arguments.points:
-        Z = mc.inducing.random_subset(X, M, key=jax.random.key(0))
-        sparse = mc.Sparse(mc.GP(kernel), mc.inducing.Points(Z))
-        mode, conjugate, jitter = arguments.hyperparameters, arguments.form == "closed", arguments.jitter or 1e-3
-        descent = MirrorDescent(mc.GP(kernel), measurement.Data(M), 0.1, 0.1, mode, conjugate, jitter)
-        methods = {
-            "SVGP": (sparse, mc.objectives.ELBO(), adam),
-            "GPNet": (mc.Network(features), descent, adam),
-        }
-        for name in arguments.methods or methods:
-            posterior, objective, optimiser = methods[name]
-            start = cast(mc.Model(posterior, mc.likelihoods.Gaussian(noise)), np.float32)
-            begin = time.perf_counter()
-            options = {"optimiser": optimiser, "steps": arguments.steps, "batch_size": 500, "every": 500}
-            model = mc.fit(start, objective, (X, y), key=jax.random.key(1), **options).model.cached()
-            seconds = time.perf_counter() - begin
-            parts = [tuple(model.predict(part)) for part in np.split(X_test, 10)]
-            mean, variance = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            error, density = scores(mean, variance, y_test, units)
-            print(f"| {name} | {M} | {error:.3f} | {density:.3f} | {seconds:.0f} |", flush=True)
-
-
-def show(entry) -> None:
-    name, M, rows = entry["set"], entry["M"], entry["scores"]
-    paper = PAPER.get(name, {}).get(M)
-    published = " | " if paper is None else "{:.3f} ± {:.3f} | {:.3f} ± {:.3f}".format(*paper)
-    cells = [name, M, entry.get("form", "closed"), len(rows), *with_errors(rows), published]
-    cells += [FBNN_PUBLISHED.get(name, ""), round(entry["seconds"])]
-    print("|", " | ".join(map(str, cells)), "|", flush=True)
-
-
-def table(paths) -> None:
-    print(
-        "| set | M | form | splits | RMSE | log-likelihood | paper, RMSE | paper, log-likelihood | FBNN, published | seconds |\n"
-        + "|---" * 10
-        + "|"
-    )
-    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    for entry in sorted(lines, key=lambda entry: (entry["set"], entry["M"])):
-        show(entry)
 
 
 def step_time(arguments) -> None:
@@ -366,34 +174,14 @@ def memory(arguments) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["snelson", "uci", "flights", "step", "memory"])
-    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS), metavar="SET")
-    parser.add_argument("--points", type=int, nargs="*", default=[100, 500], help="M")
-    parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--every", type=int, default=500)
-    parser.add_argument("--frequencies", type=int, default=None, help="1,000; of snelson 100")
-    parser.add_argument("--methods", nargs="*", metavar="NAME", help="of flights; all by default")
-    parser.add_argument(
-        "--form", choices=["closed", "bound"], default="closed", help="at M points, or at the batch too"
-    )
-    parser.add_argument("--hyperparameters", choices=["online", "marginal"], default="marginal")
-    parser.add_argument("--prior", choices=["before", "along", "both"], help="when it is trained; as in the paper")
-    parser.add_argument("--rows", type=int, default=1000, help="of uci, that a prior is trained on before")
-    parser.add_argument("--falling", action="store_true", help="uci: the rate of Adam falls along a cosine")
-    parser.add_argument("--jitter", type=float, default=None)
-    parser.add_argument("--figure", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("gpnet.jsonl"))
-    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="only the table of these files")
+    parser.add_argument("task", choices=["snelson", "step", "memory"])
+    parser.add_argument("--steps", type=int, default=10_000, help="of snelson")
+    parser.add_argument("--frequencies", type=int, default=100, help="of snelson")
+    parser.add_argument("--figure", type=Path, help="of snelson")
     arguments = parser.parse_args()
-    if arguments.table:
-        table(arguments.table)
-        return
-    if arguments.frequencies is None:
-        arguments.frequencies = 100 if arguments.task == "snelson" else 1000
     if arguments.task == "snelson":
         jax.config.update("jax_enable_x64", True)
-    {"snelson": snelson, "uci": uci, "flights": flights, "step": step_time, "memory": memory}[arguments.task](arguments)
+    {"snelson": snelson, "step": step_time, "memory": memory}[arguments.task](arguments)
 
 
 if __name__ == "__main__":
