@@ -42,7 +42,9 @@ def test_mistakes_are_one_sentence(command, file, tmp_path):
 
 def test_schema(command):
     code, out, _ = command("schema")
-    assert code == 0 and "properties" in json.loads(out)
+    assert code == 0 and "stages" in json.loads(out)["properties"]
+    code, out, _ = command("schema", "--sweep")
+    assert code == 0 and {"experiment", "grid", "zip", "list", "random"} <= set(json.loads(out)["properties"])
 
 
 @pytest.mark.slow

@@ -53,9 +53,13 @@ def run(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON schema of experiments, for completion in editors."""
-    print(json.dumps(experiments().json_schema(), indent=1))
+def schema(
+    sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps, in the place of experiments.")] = False,
+    imports: Imports = None,
+) -> None:
+    """Print the JSON schema of experiments, or of sweeps, for completion in editors."""
+    packages = experiments(imports)
+    print(json.dumps(packages.sweep_json_schema() if sweep else packages.json_schema(), indent=1))
 
 
 def experiments(imports: list[str] | None = None) -> Any:

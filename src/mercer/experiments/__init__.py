@@ -22,7 +22,7 @@ from mercer.experiments.report import report
 from mercer.experiments.results import Choices, Plan, Planned, planned, read_plan, results
 from mercer.experiments.running import Outcome, run
 from mercer.experiments.stages import Root, lengthscales, noise_variances, stage
-from mercer.experiments.sweep import Cell, Sweep
+from mercer.experiments.sweep import Cell, Sweep, sweep_json_schema
 from mercer.experiments.text import ConfigurationError
 from mercer.experiments.tracking import log_to_mlflow
 
@@ -55,5 +55,6 @@ __all__ = [
     "Choices",
     "Store",
     "json_schema",
+    "sweep_json_schema",
     "ConfigurationError",
 ]

@@ -24,6 +24,8 @@ from typing import Annotated, Any, Literal
 import jax
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from mercer.experiments.building import Builder, Known, known
 from mercer.experiments.data import Data, Split
@@ -33,6 +35,7 @@ from mercer.experiments.scores import SCORES
 from mercer.experiments.stages import Stage
 from mercer.experiments.text import ConfigurationError, Document, Path, parse, written
 
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FORMAT = 1  # of hashes: raised where the same configuration would give other results
 # What a reference may name beside stages.
 _DATA = ("X", "Y", "N", "D", "P")
@@ -66,10 +69,19 @@ def _adapter(of_now: Known) -> TypeAdapter:
     return TypeAdapter(model)
 
 
+class Unions(GenerateJsonSchema):
+    """A value may have several of the forms that a place takes: `$X` is a text, too, and 1 an integer and a number."""
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """Any of the choices, in the place of exactly one."""
+        found = super().tagged_union_schema(schema)
+        return {"anyOf" if key == "oneOf" else key: value for key, value in found.items()}
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON schema of experiments, for completion in editors."""
-    found = _adapter(known()).json_schema(mode="validation")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "a mercer experiment", **found}
+    found = _adapter(known()).json_schema(mode="validation", schema_generator=Unions)
+    return {"$schema": DIALECT, "title": "a mercer experiment", **found}
 
 
 @dataclasses.dataclass(frozen=True)

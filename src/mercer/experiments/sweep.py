@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from mercer.experiments.clusters import Cluster
-from mercer.experiments.experiment import Experiment, Problem, placed
+from mercer.experiments.experiment import Experiment, Problem, Unions, json_schema, placed
 from mercer.experiments.messages import brief, explained, nearest
 from mercer.experiments.running import identity
 from mercer.experiments.text import ConfigurationError, Document, parse
@@ -76,7 +76,7 @@ def _axis(values: Any) -> Any:
     return {label: value for label, value in zip(labels_of(values), values, strict=True)}
 
 
-_Axis = Annotated[Axis, BeforeValidator(_axis), Field(min_length=1)]
+_Axis = Annotated[Axis, BeforeValidator(_axis, json_schema_input_type=list[Any] | dict[str, Any]), Field(min_length=1)]
 
 
 class _Blocks(BaseModel):
@@ -91,6 +91,15 @@ class _Blocks(BaseModel):
     random: _Random | None = None
     exclude: list[dict[str, Any]] = []
     cluster: Cluster | None = None
+
+
+def sweep_json_schema() -> dict[str, Any]:
+    """The JSON schema of sweeps, with that of the experiment inside."""
+    found = TypeAdapter(_Blocks).json_schema(mode="validation", schema_generator=Unions)
+    inner = json_schema()
+    definitions = found.pop("$defs") | inner.pop("$defs")
+    found["properties"]["experiment"] = {"anyOf": [{"type": "string"}, {"type": "object"} | inner]}
+    return {"$schema": inner.pop("$schema"), **found, "title": "a mercer sweep", "$defs": definitions}
 
 
 @dataclasses.dataclass(frozen=True)
