@@ -241,6 +241,8 @@ class TestMistakes:
             ("stages.posteror.steps=3", "has no stages.posteror; did you mean 'posterior'?"),
             ("sed=3", "sed: unknown setting; did you mean 'seed'?"),
             ("seed=a", "seed: expected a valid integer, got 'a'"),
+            ("seed=10000000000000000000", "seed: expected less than or equal to 9223372036854775807"),
+            ("stages.posterior.model.posterior.mean.module.key=10000000000000000000", "key: expected less than or"),
             ("scores=[nlp]", "scores[0]: expected 'nlpd', 'rmse'"),
             ("precision=float16", "precision: expected 'float64' or 'float32', got 'float16'"),
             ("split=3", "split: expected a Split or null, got 3"),

@@ -119,6 +119,16 @@ class TestCells:
             ("[1, 2]", "[1, 2]\nexclude: [{data.number: 3}]", "3 is none of its values"),
             ("[1, 2]", "[1, 2]\nzip: {data.number: [1]}", "'data.number' is in two blocks"),
             ("[1, 2]", "[1, 2]\nexclude: [{data.number: [1, 2]}]", "every combination is excluded"),
+            (
+                "[1, 2]",
+                "[1, 2]\nrandom: {num: 1, of: {seed: {low: 2, high: 1}}}",
+                "expected low to be at most high, got",
+            ),
+            ("[1, 2]", "[1, 2]\nrandom: {num: 1, of: {seed: {low: 0, high: 1, log: true}}}", "its logarithm is taken"),
+            ("[1, 2]", "[1, 2]\nrandom: {num: 1, of: {seed: {low: 0, high: .inf}}}", "high: expected a finite number"),
+            ("[1, 2]", "[1, 2]\nrandom: {num: 1, of: {seed: {low: 0, hgh: 1}}}", "'high' is missing"),
+            ("[1, 2]", "[1, 2]\nrandom: {num: 1, seed: -1, of: {seed: [0, 1]}}", "random.seed: expected greater than"),
+            ("[1, 2]", "[1, 2]\ncluster: {type: slurm, job: 3}", "cluster.job: unknown setting; did you mean 'jobs'?"),
         ],
     )
     def test_mistakes(self, folder, old, new, said):

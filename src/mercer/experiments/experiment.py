@@ -23,14 +23,14 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from mercer.experiments.building import Builder, Known, known
 from mercer.experiments.data import Data, Split
 from mercer.experiments.messages import explained, nearest
-from mercer.experiments.schema import Place, Spec
+from mercer.experiments.schema import SEEDS, Place, Spec
 from mercer.experiments.scores import SCORES
 from mercer.experiments.stages import Stage
 from mercer.experiments.text import ConfigurationError, Document, Path, parse, written
@@ -46,7 +46,7 @@ class _Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     name: str = "experiment"
-    seed: int = 0
+    seed: int = Field(0, **SEEDS)
     precision: Literal["float64", "float32"] = "float64"
     standardise: list[Literal["X", "Y"]] = ["X", "Y"]
 

@@ -39,6 +39,9 @@ _NUMBER = (
 )
 
 
+SEEDS: dict[str, Any] = {"ge": -(2**63), "le": 2**63 - 1}  # what a random key is made of
+
+
 class Spec(BaseModel):
     """What a configuration says of one object: which, and with which arguments."""
 
@@ -116,7 +119,7 @@ class Place:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             if is_key(hint):
-                self.forms["int"] = ("a seed", core_schema.int_schema(strict=True))
+                self.forms["int"] = ("a seed", core_schema.int_schema(strict=True, **SEEDS))
             else:
                 for option in arguments:
                     self._take(option)

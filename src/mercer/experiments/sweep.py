@@ -26,7 +26,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from mercer.experiments.clusters import Cluster
 from mercer.experiments.experiment import Experiment, Problem, Unions, json_schema, placed
@@ -39,10 +51,18 @@ class _Range(BaseModel):
     """Numbers between two, evenly or in their logarithms."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    low: float
-    high: float
+    low: FiniteFloat
+    high: FiniteFloat
     log: bool = False
     integer: bool = False
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "_Range":
+        if self.low > self.high:
+            raise PydanticCustomError("range", "expected low to be at most high")
+        if self.log and self.low <= 0.0:
+            raise PydanticCustomError("range", "expected low to be above 0, as its logarithm is taken")
+        return self
 
     def draw(self, rng: np.random.Generator) -> float | int:
         low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
@@ -62,7 +82,7 @@ class _Random(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     num: Annotated[int, Field(ge=1)]
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     of: dict[str, _Choice]
 
 
@@ -91,6 +111,12 @@ class _Blocks(BaseModel):
     random: _Random | None = None
     exclude: list[dict[str, Any]] = []
     cluster: Cluster | None = None
+
+
+def _settings_of(block: str | None) -> list[str]:
+    """The settings of a block, or those of a sweep."""
+    models: dict[str | None, type[BaseModel]] = {"cluster": Cluster, "random": _Random, "range": _Range}
+    return [field.alias or name for name, field in models.get(block, _Blocks).model_fields.items()]
 
 
 def sweep_json_schema() -> dict[str, Any]:
@@ -168,9 +194,7 @@ class Sweep:
         try:
             blocks = TypeAdapter(_Blocks).validate_python(document.value)
         except ValidationError as error:
-            raise explained(
-                error, document, lambda _: [field.alias or name for name, field in _Blocks.model_fields.items()]
-            ) from None
+            raise explained(error, document, _settings_of) from None
         if isinstance(blocks.experiment, str):
             base = Experiment.read(folder / blocks.experiment).document
         else:
