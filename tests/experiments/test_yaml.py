@@ -240,6 +240,7 @@ class TestFromYaml:
                 "what is saved here cannot be read: the class 'os.system' is not known here",
             ),
             ("{saved: {function: builtins.eval}}", "what is saved here cannot be read"),
+            ("{type: chain, args: {saved: 1}}", "args: expected a list, got int"),
         ],
     )
     def test_mistakes(self, text, said):

@@ -112,7 +112,10 @@ class Builder:
 
     def _object(self, said: Spec, path: Path) -> Any:
         keywords = self.arguments(said, path)
-        variadic = [item for p in said.entry.parameters if p.variadic for item in keywords.pop(p.name, ())]
+        name = next((p.name for p in said.entry.parameters if p.variadic), None)
+        variadic = keywords.pop(name, ())
+        if not isinstance(variadic, list | tuple):  # a reference, or what was saved
+            raise self.document.refuse((*path, name), f"expected a list, got {type(variadic).__name__}")
         return self.called(said.entry.target, tuple(variadic), keywords, path)
 
     def arguments(self, said: Spec, path: Path) -> dict[str, Any]:
