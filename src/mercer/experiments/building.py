@@ -112,7 +112,7 @@ class Builder:
 
     def _object(self, said: Spec, path: Path) -> Any:
         keywords = self.arguments(said, path)
-        name = next((p.name for p in said.entry.parameters if p.variadic), None)
+        name = next((p.name for p in said.entry.parameters if p.variadic), "")
         variadic = keywords.pop(name, ())
         if not isinstance(variadic, list | tuple):  # a reference, or what was saved
             raise self.document.refuse((*path, name), f"expected a list, got {type(variadic).__name__}")

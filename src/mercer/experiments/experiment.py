@@ -46,7 +46,7 @@ class _Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     name: str = "experiment"
-    seed: int = Field(0, **SEEDS)
+    seed: int = Field(0, ge=SEEDS[0], le=SEEDS[1])
     precision: Literal["float64", "float32"] = "float64"
     standardise: list[Literal["X", "Y"]] = ["X", "Y"]
 

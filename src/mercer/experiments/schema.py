@@ -39,7 +39,7 @@ _NUMBER = (
 )
 
 
-SEEDS: dict[str, Any] = {"ge": -(2**63), "le": 2**63 - 1}  # what a random key is made of
+SEEDS = -(2**63), 2**63 - 1  # the least and the greatest that a random key is made of
 
 
 class Spec(BaseModel):
@@ -119,7 +119,7 @@ class Place:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             if is_key(hint):
-                self.forms["int"] = ("a seed", core_schema.int_schema(strict=True, **SEEDS))
+                self.forms["int"] = ("a seed", core_schema.int_schema(strict=True, ge=SEEDS[0], le=SEEDS[1]))
             else:
                 for option in arguments:
                     self._take(option)
