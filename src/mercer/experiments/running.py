@@ -172,11 +172,12 @@ def _report(log: Callable[[str], None], name: str, seen: Progressed) -> None:
 def _write(experiment, problem, hashes, made, folder: Path, log) -> dict[str, dict[str, float]]:
     """Everything in the folder of a run but its log; the scores last."""
     model = model_of(experiment, made)
+    ready = model.cached()
     scores: dict[str, dict[str, float]] = {}
     for part in PARTS:
         X, Y = problem.data.part(part)
         if len(X):
-            scores[part] = scores_of(model, X, Y, problem.scale, experiment.said.scores)
+            scores[part] = scores_of(ready, X, Y, problem.scale, experiment.said.scores)
             log(f"{part}: " + ", ".join(f"{name} {value:.4g}" for name, value in scores[part].items()))
     rows = {part: len(problem.data.part(part)[0]) for part in PARTS}
     data = {"fingerprint": problem.original.fingerprint(), "rows": rows, "inputs": problem.data.X.shape[1]}

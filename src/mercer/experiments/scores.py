@@ -11,10 +11,8 @@ import numpy as np
 from mercer.model import Model
 from mercer.tabular import scores as of_tables
 
-_ROWS, _ENTRIES = (
-    2**12,
-    2**20,
-)  # of a block: rows, which each may be a hundred passes of a deep process, and numbers in X
+# Of a block: rows, each of which may be a hundred passes of a deep process, and numbers in X.
+_ROWS, _ENTRIES = 2**12, 2**20
 
 
 def in_blocks(function: Callable[..., tuple[Any, ...]], *arrays: np.ndarray) -> list[np.ndarray]:
