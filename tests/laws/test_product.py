@@ -83,6 +83,11 @@ def module(L):
     return eqx.nn.MLP(1, L, 3, 1, activation=jnp.tanh, key=jax.random.key(0))
 
 
+def stochastic(L):
+    layers = [module(3), eqx.nn.Dropout(0.2), eqx.nn.Linear(3, L, key=jax.random.key(1))]
+    return mc.processes.Stochastic(eqx.nn.Sequential(layers), L, num_samples=4)
+
+
 def deep(L):
     passing = mc.GP(mc.kernels.RBF(0.5), mc.means.Linear(np.eye(1)))
     return mc.Deep([mc.Sparse(passing, mc.inducing.Points(Z), 1), sparse(L)], num_samples=4)
@@ -107,6 +112,7 @@ PROCESSES = {
     "Network": fourier_network,
     "Network, tangent": lambda L: mc.Network(mc.features.Tangent(module(L)), covariance="kronecker"),
     "BayesianNetwork": lambda L: mc.processes.BayesianNetwork(module(L), 0.1, num_samples=20),
+    "Stochastic": stochastic,
     "Tempered": lambda L: mc.processes.Tempered(sparse(L), np.linspace(0.5, 1.0, L)),
     "mixture": lambda L: Either(sparse(L), mc.Sparse(prior(L), mc.inducing.Points(Z + 0.1), L)),
     "random": lambda L: Shaken(sparse(L)),
@@ -116,7 +122,8 @@ PROCESSES = {
 }
 EXACT, SPARSE = ("GP", "free form", "Conditioned"), tuple(name for name in PROCESSES if name.startswith("Sparse"))
 NETWORKS = ("Network", "Network, tangent", "BayesianNetwork")
-POSTERIORS = ("Conditioned", *SPARSE, *NETWORKS, "mixture", "random", "Deep", "Uncertain")
+ROW_BY_ROW = ("Deep", "Stochastic")  # which draw jointly only where covariances between rows are asked for
+POSTERIORS = ("Conditioned", *SPARSE, *NETWORKS, "Stochastic", "mixture", "random", "Deep", "Uncertain")
 
 
 def gvi(divergence, of_prior):
@@ -139,7 +146,11 @@ OBJECTIVES = {
         tuple(name for name in POSTERIORS if name != "BayesianNetwork"),  # which has no prior over functions
         tuple(LIKELIHOODS),
     ),
-    "GVI, Renyi": (gvi(divergences.Renyi(0.5), OTHER), tuple(PROCESSES), tuple(LIKELIHOODS)),
+    "GVI, Renyi": (
+        gvi(divergences.Renyi(0.5), OTHER),
+        tuple(name for name in PROCESSES if name != "Stochastic"),  # a few functions: it is infinitely far from a GP
+        tuple(LIKELIHOODS),
+    ),
     "GVI, Projected": (gvi(divergences.Projected(divergences.KL()), OTHER), tuple(PROCESSES), tuple(LIKELIHOODS)),
     "GVI, Wasserstein": (gvi(divergences.GaussianWasserstein(), OTHER), tuple(PROCESSES), tuple(LIKELIHOODS)),
     "MirrorDescent": (
@@ -196,6 +207,7 @@ SOME = [
     ("Network, tangent", "ELBO", "Gaussian", "float64"),
     ("Network, tangent", "MirrorDescent", "Correlated", "float64"),
     ("BayesianNetwork", "FBNN", "Gaussian", "float32"),
+    ("Stochastic", "ELBO", "Softmax", "float32"),
     ("Tempered", "GVI, Wasserstein", "Gaussian", "float32"),
     ("mixture", "GVI, KL", "Poisson", "float32"),
     ("random", "ELBO", "Gaussian", "float64"),
@@ -259,7 +271,7 @@ DTYPES = ("float64", "float32")
     ("process", "dtype"),
     # By default those that no test in tests/processes has in all layouts.
     mostly_slow(
-        itertools.product((name for name in PROCESSES if name != "Deep"), DTYPES),  # which draws jointly, or row by row
+        itertools.product((name for name in PROCESSES if name not in ROW_BY_ROW), DTYPES),
         *((name, "float64") for name in ("free form", "Sparse, Fourier")),
         *((name, "float32") for name in ("mixture", "random")),
     ),
