@@ -48,8 +48,8 @@ def test_the_library_believes_to_be_on_a_gpu(as_on_a_gpu):
     assert [num_blocks(size) for size in (1, 64, 300, 5000)] == [1, 2, 2, 4]
 
 
-# Around the size of the smallest block, and where the padding up to a power of two is little or much.
-@pytest.mark.parametrize("M", [1, 63, 64, 65, 200, 513])
+# Around the size of the smallest block, and with little padding, much and none.
+@pytest.mark.parametrize("M", [1, 63, 64, 65, 129, 200, 513])
 def test_inverses_by_levels(both_ways, M):
     L = np.linalg.cholesky(positive_definite(M))
     by_halves, by_levels = both_ways(triangular_inverse, jnp.asarray(L))
@@ -335,7 +335,7 @@ def test_reduced_is_full_in_float64_on_a_gpu(emulated):
 
 
 def test_shared_marginals_in_three_products(emulated):
-    M, B, L = 130, 140, 2
+    M, B, L = 260, 140, 2
     arguments = (positive_definite(M), some_matrix(M, B, seed=1) / M**0.5, some_matrix(M, L, seed=2))
     arguments = tuple(jnp.asarray(a, "float32") for a in (*arguments, np.tril(some_matrix(L, M, M, seed=3)) / M))
     expected = jax.jit(lambda *args: shared_marginals(*args))(*(a.astype(float) for a in arguments))
