@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import mercer as mc
-from mercer.experiments import scores
+from mercer.experiments import Experiment, run, scores
 from mercer.experiments.data import images, npz
 from mercer.experiments.scores import scores_of
 
@@ -62,6 +63,55 @@ def test_scores_of_what_is_observed(monkeypatch):
     assert scores_of(model, X, holed, scale, names) == pytest.approx(found)
     assert found.pop("nlpd") == pytest.approx(0.5 * first.pop("nlpd"))  # a row with nothing observed has density 1
     assert found == pytest.approx(first)
+
+
+def test_scores_of_classes():
+    """The most probable of ordered classes is where the mean of the latent is, whose edges are symmetric about it or far away."""
+    X = np.array([[0.0], [1.0], [2.0], [3.0]])
+    latent = np.array([[-2.0], [0.0], [0.1], [2.0]])
+    process = mc.Conditioned(mc.GP(mc.kernels.RBF(0.1)), X, latent, 1e-6)
+    model = mc.Model(process, mc.likelihoods.Ordinal([-1.0, 1.0], 0.5))
+    Y, names = np.array([[0.0], [1.0], [1.0], [1.0]]), ["accuracy", "calibration_error", "nlpd"]
+    assert scores_of(model, X, Y, np.ones(1), names)["accuracy"] == 0.75
+    probabilities = scores.Scored(model, X, Y, np.ones(1)).probabilities
+    cdf = norm.cdf((np.array([-1.0, 1.0]) - latent) / 0.5)
+    assert np.allclose(probabilities, np.diff(cdf, axis=1, prepend=0.0, append=1.0), atol=1e-5)
+    successes = mc.Model(process, mc.likelihoods.Bernoulli())
+    assert np.allclose(scores.Scored(successes, X, Y, np.ones(1)).probabilities[:, 1:], norm.cdf(latent), atol=1e-5)
+
+
+def test_scores_that_make_no_sense():
+    X, Y = np.zeros((2, 1)), np.array([[0.0], [1.0]])
+    numbers = mc.Model(mc.GP(mc.kernels.RBF()), mc.likelihoods.Gaussian())
+    with pytest.raises(ValueError, match="need a likelihood of classes and one column of labels, got Gaussian and 1"):
+        scores_of(numbers, X, Y, np.ones(1), ["accuracy"])
+    kernel = mc.kernels.SharedIndependent(mc.kernels.RBF(), 3)
+    classes = mc.Model(mc.GP(kernel), mc.likelihoods.Softmax(3))
+    for name in ("rmse", "mae", "smse", "coverage"):
+        with pytest.raises(ValueError, match="not for the probabilities of classes that Softmax predicts: take nlpd"):
+            scores_of(classes, X, Y, np.ones(1), [name])
+
+
+def test_a_number_beside_a_class(tmp_path):
+    """Such a model is trained and scored as any other; intervals of what it predicts cannot be compared with Y."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "t.npz", X=rng.normal(size=(30, 1)), y=np.c_[rng.normal(size=30), np.arange(30) % 3])
+    text = f"""
+    data: {{type: npz, path: {tmp_path / "t.npz"}}}
+    standardise: [X]
+    stages:
+      both:
+        type: fit
+        model:
+          type: Model
+          posterior: {{type: Sparse, prior: {{type: GP, kernel: RBF}}, inducing: {{type: Points, Z: [[0], [1]]}}, num_outputs: 4}}
+          likelihood: {{type: PerOutput, likelihoods: [Gaussian, {{type: Softmax, classes: 3}}]}}
+        objective: ELBO
+        steps: 1
+    scores: [nlpd]
+    """
+    outcome = run(Experiment.of(text), tmp_path / "runs")
+    assert set(outcome.scores["test"]) == {"nlpd"} and (outcome.folder / "fit.png").is_file()
 
 
 def test_starts_of_several_outputs():

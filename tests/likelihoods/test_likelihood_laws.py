@@ -106,6 +106,12 @@ def test_predictive_is_a_distribution_with_the_predicted_moments(name):
         np.testing.assert_allclose(got_var, p @ (y - p @ y) ** 2, rtol=1e-3)
 
 
+def test_classes_are_the_labels_of_their_support():
+    labels = {name: len(case.support) for name, case in CASES.items() if isinstance(case.support, range)}
+    found = {name: case.likelihood.num_classes for name, case in CASES.items() if case.likelihood.num_classes}
+    assert found == {name: labels[name] for name in ("probit", "logit", "ordinal", "robust_max", "softmax")}
+
+
 @every_case
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**31))

@@ -151,6 +151,13 @@ def test_cross_entropy_of_successes(link):
     assert np.isfinite(evaluate(CrossEntropy(), likelihood, far, np.zeros((1, 1)))).all()
 
 
+def test_cross_entropy_of_ordered_classes():
+    likelihood, labels = likelihoods.Ordinal([-0.5, 0.5]), np.array([[0.0], [1.0], [2.0], [1.0]])
+    latent = mc.Gaussian(jnp.asarray(MEAN[:, :1]), jnp.asarray(VAR[:, :1]))
+    found = evaluate(CrossEntropy(), likelihood, latent, labels)
+    np.testing.assert_allclose(found, evaluate(NegativeLogPredictive(), likelihood, latent, labels), rtol=1e-10)
+
+
 ALL = {
     "expected": (ExpectedNegativeLogLikelihood(), GAUSSIAN, LATENT, Y),
     "predictive": (NegativeLogPredictive(), GAUSSIAN, LATENT, Y),
@@ -207,7 +214,11 @@ def test_correlated_latents():
 def test_likelihoods_that_a_risk_is_not_for():
     poisson = likelihoods.Poisson()
     wrong = [
-        (CrossEntropy(), GAUSSIAN, "CrossEntropy expects a Bernoulli, RobustMax or Softmax likelihood, got Gaussian"),
+        (
+            CrossEntropy(),
+            GAUSSIAN,
+            "CrossEntropy expects a Bernoulli, Ordinal, RobustMax or Softmax likelihood, got Gaussian",
+        ),
         (CrossEntropy(), poisson, "CrossEntropy expects"),
         (SquaredError(), poisson, "SquaredError expects a likelihood of real numbers .* got Poisson"),
         (SquaredError(), likelihoods.PerOutput([GAUSSIAN, poisson]), "SquaredError expects .* got PerOutput"),

@@ -10,7 +10,6 @@ from scipy.stats import norm
 
 from mercer.experiments.scores import Scored
 from mercer.io.atomic import replacing
-from mercer.likelihoods import Bernoulli, RobustMax, Softmax
 from mercer.model import Model
 from mercer.tabular.scores import reliability
 
@@ -70,10 +69,12 @@ def _calibration(model: Model, problem: "Problem") -> Calibration:
     part = next(name for name in ("test", "validation", "train") if len(problem.data.part(name)[0]))
     X, Y = problem.data.part(part)
     scored = Scored(model, X, Y, problem.scale)
-    if isinstance(model.likelihood, Bernoulli | RobustMax | Softmax):
+    if scored.of_classes:
         said, right, _ = reliability(Y[:, 0], scored.probabilities)
         return Calibration(part, said, right, "classes")
-    mean, variance = scored.moments
+    if not scored.of_numbers:  # classes beside other outputs
+        return Calibration(part, np.zeros(0), np.zeros(0))
+    mean, variance = scored.numbers
     levels = np.linspace(0.02, 0.98, 49)
     off = (np.abs(Y - mean) / np.sqrt(np.maximum(variance, 1e-30)))[scored.seen]
     return Calibration(part, levels, np.array([np.mean(off <= norm.ppf(0.5 + 0.5 * level)) for level in levels]))

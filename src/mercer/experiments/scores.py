@@ -43,11 +43,46 @@ class Scored:
         mean, variance = in_blocks(asked, self.X)
         return mean, variance
 
+    @property
+    def of_numbers(self) -> bool:
+        """Whether there is one prediction for each observation: not so where they are probabilities of classes."""
+        return self.moments[0].shape == self.Y.shape
+
+    @property
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """The moments, where there is one prediction for each observation."""
+        if not self.of_numbers:
+            said = "scores of numbers, such as rmse, are not for the probabilities of classes that"
+            raise ValueError(
+                f"{said} {self._likelihood} predicts: take nlpd, or accuracy where Y is one column of labels"
+            )
+        return self.moments
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether each observation is the label of a class."""
+        return self.model.likelihood.num_classes is not None and self.Y.shape[1] == 1
+
     @functools.cached_property
     def probabilities(self) -> np.ndarray:
-        """Of classes, [N, C]; of one column, that of class 1."""
-        mean = self.moments[0]
-        return np.concatenate([1.0 - mean, mean], axis=1) if mean.shape[1] == 1 else mean
+        """Of classes, [N, C]."""
+        classes = self.model.likelihood.num_classes
+        if classes is None or not self.of_classes:
+            expected = f"{' and '.join(OF_CLASSES)} need a likelihood of classes and one column of labels"
+            raise ValueError(f"{expected}, got {self._likelihood} and {self.Y.shape[1]}")
+        if self.moments[0].shape[1] == classes:
+            return self.moments[0]
+
+        def asked(X):
+            labels = (np.full((len(X), 1), float(label)) for label in range(classes))
+            return (np.exp(np.stack([self.model.log_density(X, label) for label in labels], axis=1)),)
+
+        (found,) = in_blocks(asked, self.X)
+        return found
+
+    @property
+    def _likelihood(self) -> str:
+        return type(self.model.likelihood).__name__
 
     @property
     def seen(self) -> np.ndarray:
@@ -57,7 +92,7 @@ class Scored:
     @property
     def pair(self) -> tuple[np.ndarray, np.ndarray]:
         """Observations and their means in the units of the data, in one row."""
-        return (self.scale * self.Y)[self.seen], (self.scale * self.moments[0])[self.seen]
+        return (self.scale * self.Y)[self.seen], (self.scale * self.numbers[0])[self.seen]
 
 
 def nlpd(scored: Scored) -> float:
@@ -79,7 +114,7 @@ def mae(scored: Scored) -> float:
 
 def smse(scored: Scored) -> float:
     """The mean squared error over the variance of the observations, the mean over outputs that have any."""
-    mean = scored.moments[0]
+    mean = scored.numbers[0]
     found = [
         np.mean((y[seen] - m[seen]) ** 2) / np.var(y[seen])
         for y, m, seen in zip(scored.Y.T, mean.T, scored.seen.T, strict=True)
@@ -90,7 +125,7 @@ def smse(scored: Scored) -> float:
 
 def coverage(scored: Scored) -> float:
     """The share of observations in intervals of 90 %."""
-    mean, variance = scored.moments
+    mean, variance = scored.numbers
     half = 1.6448536269514722 * np.sqrt(variance)
     return of_tables.coverage(*(values[scored.seen] for values in (scored.Y, mean - half, mean + half)))
 
@@ -109,6 +144,7 @@ SCORES: dict[str, Callable[[Scored], float]] = {
     score.__name__: score for score in (nlpd, rmse, mae, smse, coverage, accuracy, calibration_error)
 }
 
+OF_CLASSES = ("accuracy", "calibration_error")
 # What a score should be: a number, or at one of the ends.
 GOALS: dict[str, float] = {"coverage": 0.9, "accuracy": math.inf}
 

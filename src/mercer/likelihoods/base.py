@@ -62,6 +62,11 @@ class Likelihood(Module):
         """Which entries the likelihood gives a density to, and the set in words."""
         return np.isfinite(y), "finite numbers"
 
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are, where y is the label 0, 1, ... of one."""
+        return None
+
     def num_latents(self, num_outputs: int) -> int:
         """How many latent functions L this many outputs need."""
         return num_outputs

@@ -37,6 +37,10 @@ class Bernoulli(ScalarLikelihood):
     def _support(self, y):
         return (y == 0) | (y == 1), "0 or 1"
 
+    @property
+    def num_classes(self):
+        return 2
+
     def _places(self, y):
         return _PLACES
 

@@ -36,6 +36,10 @@ class Ordinal(ScalarLikelihood):
     def _support(self, y):
         return is_count(y) & (y <= len(self.bin_edges)), f"labels 0, ..., {len(self.bin_edges)}"
 
+    @property
+    def num_classes(self):
+        return len(self.bin_edges) + 1
+
     def _log_probability(self, mean, scale, y):
         """log P(b_k-1 < z < b_k), z ~ N(mean, scale^2), k = y."""
         k, last = y.astype(int), len(self.bin_edges)
@@ -55,7 +59,7 @@ class Ordinal(ScalarLikelihood):
         return self._log_probability(mean, jnp.sqrt(self.sigma**2 + var), y)
 
     def _predict(self, mean, var, X, key):
-        labels = jnp.arange(len(self.bin_edges) + 1.0, dtype=mean.dtype)[:, None, None]
+        labels = jnp.arange(float(self.num_classes), dtype=mean.dtype)[:, None, None]
         p = jnp.exp(self._log_predictive(mean, var, labels, X, key))
         y_mean = jnp.sum(labels * p, axis=0)
         return y_mean, jnp.sum((labels - y_mean) ** 2 * p, axis=0)
@@ -73,6 +77,10 @@ class _Multiclass(Likelihood):
 
     def _support(self, y):
         return is_count(y) & (y < self.classes), f"labels 0, ..., {self.classes - 1}"
+
+    @property
+    def num_classes(self):
+        return self.classes
 
     def num_latents(self, num_outputs):
         if num_outputs != 1:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from mercer.likelihoods import Bernoulli, HeteroskedasticGaussian, Likelihood, PerOutput, RobustMax, Softmax
 from mercer.likelihoods import Gaussian as GaussianNoise
+from mercer.likelihoods import HeteroskedasticGaussian, Likelihood, PerOutput, RobustMax
 from mercer.likelihoods.of_predictions import expected_log_prob, log_predictive, observations
 from mercer.parameters import Module, cast, constant, is_concrete
 from mercer.processes import Gaussian, Mixture
@@ -80,13 +80,13 @@ class NegativeLogPredictive(Risk):
 class CrossEntropy(Risk):
     """-log(p_y / sum_c p_c), in nats, with p_c the predicted probability of class c.
 
-    For `Bernoulli`, `RobustMax` and `Softmax`. The probabilities of `RobustMax` are by quadrature and may miss a sum of 1; those
-    of the others have it, and this is their `NegativeLogPredictive`.
+    For `Bernoulli`, `Ordinal`, `RobustMax` and `Softmax`. The probabilities of `RobustMax` are by quadrature and may miss a
+    sum of 1; those of the others have it, and this is their `NegativeLogPredictive`.
     """
 
     def check(self, likelihood):
-        if not isinstance(likelihood, Bernoulli | RobustMax | Softmax):
-            _refuse(self, "a Bernoulli, RobustMax or Softmax likelihood", likelihood)
+        if likelihood.num_classes is None:
+            _refuse(self, "a Bernoulli, Ordinal, RobustMax or Softmax likelihood", likelihood)
 
     def _terms(self, likelihood, latent, Y, X, key):
         terms = NegativeLogPredictive()._terms(likelihood, latent, Y, X, key)
