@@ -56,4 +56,5 @@ def _describe(z: np.ndarray) -> tuple[float, float, float, np.ndarray]:
 
     found = optimize.minimize(loss, [0.0, 2.0], method="L-BFGS-B", bounds=[(-12.0, 12.0), (-4.0, np.log(_LIGHTEST))])
     scale, freedom = np.exp(found.x[0]), _HEAVIEST + np.exp(found.x[1])
-    return float(np.sqrt(np.mean(z**2))), float(scale), float(freedom), widths
+    largest = np.abs(z).max()  # whose square may be too large for a float
+    return float(largest * np.sqrt(np.mean((z / largest) ** 2))), float(scale), float(freedom), widths
