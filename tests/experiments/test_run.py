@@ -268,6 +268,11 @@ class TestMistakes:
         with pytest.raises(ConfigurationError, match=r"line 5: stages.prior: .*rounds must be at least 1"):
             run(Experiment.of(CURVE, ["stages.prior.rounds=0"]), tmp_path)
 
+    def test_what_standardisation_does_to_classes_is_said(self, tmp_path):
+        changes = ["stages.posterior.model.likelihood=Bernoulli", "stages.prior.rounds=1", "stages.prior.steps=1"]
+        with pytest.raises(ConfigurationError, match=r"Bernoulli: Y expects 0 or 1.*`standardise: \[X\]`"):
+            run(Experiment.of(CURVE, changes), tmp_path)
+
     def test_mutated_files(self):
         source = random.Random(1)
         for _ in range(300):

@@ -130,6 +130,11 @@ def fit(
     rows: int | None = None,
 ) -> Fit:
     """A model trained on an objective, with its history: `mercer.fit`. `rows` takes so many rows of the data, at random."""
+    model.likelihood.num_latents(context.Y.shape[1])  # what it refuses has nothing to do with units
+    try:
+        model.likelihood.validate(context.Y, "Y")
+    except ValueError as error:
+        raise ValueError(f"{error}; Y is centred and scaled unless the experiment says `standardise: [X]`") from None
     return training.fit(
         model,
         objective,
