@@ -119,6 +119,10 @@ class TestFromYaml:
         assert Attributes(".kernels[0], .kernels[*].dims")(kernel) == (one, *each)  # flat: what `frozen` of a fit takes
         with pytest.raises(ValueError, match="private"):
             Attributes(".kernels[*]._matrix")(kernel)
+        with pytest.raises(ValueError, match=re.escape("there is no .kernels[9].dims: .kernels is tuple")):
+            Attributes(".kernels[9].dims")(kernel)
+        with pytest.raises(ValueError, match=re.escape("there is no .kernels[0].kernel[*]: .kernels[0].kernel is RBF")):
+            Attributes(".kernels[0].kernel[*]")(kernel)
 
     def test_a_function_that_makes_kernels(self):
         text = "{type: Deep.of, X: $X, num_layers: 2, num_inducing: 3, kernel: ArcCosine.with_lengthscales}"
@@ -158,12 +162,17 @@ class TestFromYaml:
         assert same(*moves)
         assert from_yaml("{type: chain, args: [{type: clip, max_delta: 1.0}, {type: sgd, learning_rate: 0.1}]}")
 
-    def test_paths_of_attributes(self):
+    def test_paths_of_attributes(self, tmp_path):
         text = "{type: MAP, objective: ELBO, priors: [[.posterior.prior.kernel.lengthscale, {type: LogNormal}]]}"
-        [(where, prior)] = from_yaml(text).priors
+        objective = from_yaml(text)
+        assert same(from_yaml(to_yaml(objective)), objective)
+        assert "- .posterior.prior.kernel.lengthscale" in to_yaml(objective)
+        [(where, prior)] = objective.priors
         model = mc.Model(mc.Sparse(mc.GP(mc.kernels.RBF(0.3)), mc.inducing.Points([[0.0]])), mc.likelihoods.Gaussian())
         assert float(where(model)) == pytest.approx(0.3)
         assert isinstance(prior, mc.priors.LogNormal)
+        mc.save(tmp_path / "objective", objective)
+        assert same(mc.load(tmp_path / "objective"), objective)
 
     def test_other_constructors(self):
         deep = from_yaml("{type: Deep.of, X: $X, num_layers: 2, num_inducing: 4, kernel: Matern52}", X=X)

@@ -48,11 +48,21 @@ def attribute(value: Any, path: str) -> Any:
 
 
 def _at(value: Any, path: str) -> list[Any]:
+    def there_is_no(value: Any, end: int) -> ValueError:
+        reached = path[:end].strip().rstrip("[.") or "the object"
+        return ValueError(f"there is no {path.strip()}: {reached} is {type(value).__name__}")
+
     before, star, after = path.partition("[*]")
-    for part in re.findall(r"\w+", before):
-        if part.startswith("_"):
-            raise ValueError(f"{part!r} is private")
-        value = value[int(part)] if part.isdigit() else getattr(value, part)
+    for part in re.finditer(r"\w+", before):
+        name = part.group()
+        if name.startswith("_"):
+            raise ValueError(f"{name!r} is private")
+        try:
+            value = value[int(name)] if name.isdigit() else getattr(value, name)
+        except (AttributeError, IndexError, TypeError):
+            raise there_is_no(value, part.start()) from None
+    if star and not isinstance(value, list | tuple):
+        raise there_is_no(value, len(before))
     return [part for item in value for part in _at(item, after)] if star else [value]
 
 
@@ -160,7 +170,7 @@ class Builder:
 
     def _function(self, name: str) -> Any:
         if name.startswith((".", "[")):
-            return Attributes(name)
+            return Attributes(str(name))  # plain text, which can be saved
         found = function_of(name)
         return known().catalogue.of(None)[name].target if found is None else found
 
@@ -225,6 +235,8 @@ class Writer:
             return np.asarray(
                 value
             ).tolist()  # where this makes another array, the object around it is written by its fields
+        if isinstance(value, Attributes) and place.takes_paths:
+            return value.path
         if (name := registry.function_name(value)) is not None:
             return _short_function(name, value)
         return self._by_constructor(value, place) or self._by_fields(value)
@@ -235,8 +247,7 @@ class Writer:
             return None
         said: dict[str, Any] = {"type": name}
         for parameter in entry.parameters:
-            with warnings.catch_warnings(action="ignore"):  # of names that are deprecated
-                given = EMPTY if is_key(parameter.hint) else getattr(value, parameter.name, EMPTY)
+            given = EMPTY if is_key(parameter.hint) else _given(value, parameter.name)
             if given is not EMPTY:
                 said[parameter.name] = self.plain(given, known().schemas.place(parameter))
             elif parameter.default is EMPTY:
@@ -255,11 +266,20 @@ class Writer:
         return {"saved": _without_names(node, encoder.arrays)}
 
 
+def _given(value: Any, name: str) -> Any:
+    """What an object has under the name of an argument; nothing under a deprecated one."""
+    try:
+        with warnings.catch_warnings(action="error", category=DeprecationWarning):
+            return getattr(value, name, EMPTY)
+    except DeprecationWarning:
+        return EMPTY
+
+
 def _makes(said: dict[str, Any], value: Any) -> bool:
     """Whether a configuration gives this very object."""
     try:
         document = parse(written(said))
-        with warnings.catch_warnings(action="ignore"):  # of deprecated arguments: what need not be said is not
+        with warnings.catch_warnings(action="ignore"):  # of what is only tried
             made = Builder(document, {}, jax.random.key(0)).build(known().anything.validate_python(document.value), ())
     except (ConfigurationError, ValidationError):
         return False

@@ -69,6 +69,8 @@ def _at(value: Any, path: Path) -> Any:
 
 def _said(path: Path, problem: Any, document: Any, settings: Any) -> tuple[Path, str]:
     kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "missing" and isinstance(path[-1], int):
+        return path[:-1], f"expected a list of at least {path[-1] + 1}, got {len(_at(document, path[:-1]))}"
     if kind == "missing":
         return path[:-1], f"{path[-1]!r} is missing"
     if kind == "extra_forbidden":

@@ -114,6 +114,11 @@ class Place:
         if not (self.kinds or self.forms or self.literals):  # a class that nothing named gives
             self._take_anything()
 
+    @property
+    def takes_paths(self) -> bool:
+        """Whether `.posterior.prior` is a function here, and not a text."""
+        return "function" in self.forms and "text" not in self.forms
+
     def _take(self, hint: Any) -> None:
         """Adds the forms of an annotation."""
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from mercer import validation
 from mercer.inducing.base import InducingVariables
@@ -101,7 +101,7 @@ class OutputPoints(InducingVariables):
     Z: Float[Array, "M D"] = param(real)
     outputs: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, Z: Float[AnyArray, "M D"], outputs: Sequence[int]):
+    def __init__(self, Z: Float[AnyArray, "M D"], outputs: Sequence[int] | Int[AnyArray, " M"]):
         self.Z, self.outputs = Z, tuple(int(p) for p in np.asarray(outputs))
 
     def __check_init__(self):

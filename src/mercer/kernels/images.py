@@ -50,7 +50,7 @@ class _OnPatches:
         """The number of values of a patch, h w C."""
         return self.patch_shape[0] * self.patch_shape[1] * self.image_shape[2]
 
-    def patches(self, X: Float[Array, "N D"]) -> Float[Array, "N P E"]:
+    def patches(self, X: Float[AnyArray, "N D"]) -> Float[Array, "N P E"]:
         """The patches of images: row by row of places, each in the order height, width, channel."""
         return self._patches(validation.inputs(X))
 
@@ -61,7 +61,7 @@ class _OnPatches:
         pixels = [images[:, i : i + rows, j : j + columns] for i in range(h) for j in range(w)]
         return jnp.stack(pixels, axis=3).reshape(-1, self.num_patches, self.patch_dim)
 
-    def flat_patches(self, X: Float[Array, "N D"]) -> Float[Array, "NP E"]:
+    def flat_patches(self, X: Float[AnyArray, "N D"]) -> Float[Array, "NP E"]:
         """The patches of all images in one column."""
         return self._patches(X).reshape(-1, self.patch_dim)
 
