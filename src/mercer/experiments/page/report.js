@@ -205,7 +205,7 @@ function drawCurves(found) {
   const shown = found.filter(pictured).slice(0, SHOWN);
   const traces = shown.flatMap((row) => curveOf(pictured(row), settingsOf(pictured(row), kept)));
   $("#curves").hidden = traces.length === 0;
-  $("#curves .note").textContent = `The objective in training, of the first ${shown.length} rows that have a curve in this report.`;
+  $("#curves .note").textContent = `The objective in training, of the first ${shown.length === 1 ? "row that has" : `${shown.length} rows that have`} a curve in this report.`;
   if (traces.length)
     draw($("#curves .chart"), traces, {
       xaxis: { title: { text: "step" } }, yaxis: { title: { text: "objective" }, range: range(traces.flatMap((t) => t.y), "smaller") },
