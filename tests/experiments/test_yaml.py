@@ -116,6 +116,10 @@ class TestFromYaml:
         )
         assert one is kernel.kernels[0] and both == (kernel.kernels, kernel.kernels)
         assert each == ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
+        assert Attributes(".kernels[-1]")(kernel) is kernel.kernels[-1]
+        assert from_yaml("$kernel.kernels[-2].dims[-1]", kernel=kernel) == 2
+        last = from_yaml("{type: MAP, objective: ELBO, priors: [['.kernels[-1]', Normal]]}").priors[0][0]
+        assert last(kernel) is kernel.kernels[5]
         assert Attributes(".kernels[0], .kernels[*].dims")(kernel) == (one, *each)  # flat: what `frozen` of a fit takes
         with pytest.raises(ValueError, match="private"):
             Attributes(".kernels[*]._matrix")(kernel)

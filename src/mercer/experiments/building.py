@@ -53,12 +53,12 @@ def _at(value: Any, path: str) -> list[Any]:
         return ValueError(f"there is no {path.strip()}: {reached} is {type(value).__name__}")
 
     before, star, after = path.partition("[*]")
-    for part in re.finditer(r"\w+", before):
+    for part in re.finditer(r"-?\w+", before):
         name = part.group()
         if name.startswith("_"):
             raise ValueError(f"{name!r} is private")
         try:
-            value = value[int(name)] if name.isdigit() else getattr(value, name)
+            value = value[int(name)] if name.lstrip("-").isdigit() else getattr(value, name)
         except (AttributeError, IndexError, TypeError):
             raise there_is_no(value, part.start()) from None
     if star and not isinstance(value, list | tuple):

@@ -219,7 +219,7 @@ class Place:
         return "text" if "text" in self.forms else None
 
     def _named(self, value: str) -> Named:
-        path = r"(\.[A-Za-z]\w*|\[(\d+|\*)\])+"
+        path = r"(\.[A-Za-z]\w*|\[(-?\d+|\*)\])+"
         is_path = re.fullmatch(rf"{path}(, *{path})*", value)
         if not is_path and function_of(value) is None and value not in self.schemas.catalogue.of(None):
             meant = difflib.get_close_matches(value, function_names(), n=1)
