@@ -7,9 +7,10 @@ import pytest
 from test_run import CURVE
 
 import mercer as mc
-from mercer.experiments import Experiment, Options, Store, Sweep, engine
+from mercer.experiments import Experiment, Options, Store, Sweep, engine, run
 from mercer.experiments.engine import run_cell, run_group
 from mercer.experiments.groups import planned_groups, signature, stages_to_group, train_group
+from mercer.experiments.scores import scores_of
 from mercer.training import together
 
 RATE = "stages.posterior.optimiser.learning_rate"
@@ -66,6 +67,34 @@ def test_cells_are_what_they_are_alone(folder):
             # The objective is ill-conditioned: rounding of 1e-16 grows by eight decades in 30 steps.
             assert np.allclose(list(scores[0][part].values()), list(scores[1][part].values()), rtol=1e-6)
             assert scores[0][part]["rmse"] == pytest.approx(scores[1][part]["rmse"], rel=1e-9)
+
+
+def test_the_best_by_validation(folder):
+    """Each cell keeps its own, of those that it has on the way alone, and stops when it stops there."""
+    value = Experiment.of(CURVE).document.value
+    stages = {name: value["stages"][name] for name in ("prior", "posterior")}
+    stages["posterior"] |= {"validate": "rmse", "patience": 10, "every": 5, "steps": 40}
+    (folder / "curve.yaml").write_text(json.dumps(value | {"stages": stages}))
+    cells = cells_of(folder, SWEEP.replace("1e-2", "0.3"))
+    with cells[0].experiment.precision():
+        assert train_group(cells, folder / "stages") == 4
+    lengths = set()
+    for cell, one in zip(cells, sent(cells), strict=True):
+        run_cell(*one, str(folder / "alone"))
+        together, alone = (
+            mc.load(root / cell.hashes["posterior"]) for root in (folder / "stages", folder / "alone/stages")
+        )
+        assert np.allclose(together.history, alone.history, rtol=1e-6)
+        rmse = Store(folder / "alone").scores(one[2])["validation"]["rmse"]
+        found = scores_of(together.model, *cell.problem.data.part("validation"), cell.problem.scale, ["rmse"])["rmse"]
+        assert found == pytest.approx(rmse, rel=1e-6)
+        lengths.add(len(alone.history))
+    assert len(lengths) > 1
+    shorter = {
+        **one[0],
+        "stages": stages | {"posterior": {**cell.experiment.document.value["stages"]["posterior"], "steps": 5}},
+    }
+    assert run(Experiment.of(json.dumps(shorter)), folder).scores["validation"]["rmse"] >= rmse
 
 
 def test_later_stages_are_trained_together_too(folder):
@@ -125,8 +154,12 @@ def test_what_is_there_is_not_trained_again(folder):
     assert isinstance(mc.load(folder / "stages" / cells[0].hashes["posterior"]), mc.training.Fit)
 
 
-def test_a_group_that_was_cut_off_goes_on(folder, monkeypatch):
+@pytest.mark.parametrize("changes", [{}, {"validate": "rmse"}])
+def test_a_group_that_was_cut_off_goes_on(folder, monkeypatch, changes):
     """Each cell from its own checkpoint, with the same numbers, also where one has finished in the meantime."""
+    value = Experiment.of(CURVE).document.value
+    value["stages"]["posterior"] |= changes
+    (folder / "curve.yaml").write_text(json.dumps(value))
     cells = cells_of(folder)
     calls = []
 
@@ -153,5 +186,7 @@ def test_a_group_that_was_cut_off_goes_on(folder, monkeypatch):
     for cell in cells[1:]:
         fits = [mc.load(folder / name / cell.hashes["posterior"]) for name in ("whole", "stages")]
         assert np.allclose(fits[0].history, fits[1].history, rtol=1e-6)
+        means = [fit.model.predict(cell.problem.data.X).mean for fit in fits]
+        assert np.allclose(*means, rtol=1e-6, atol=1e-9)
     run_cell(*sent(cells)[0], str(folder))
     assert not list((folder / "stages").glob("*.together"))

@@ -268,6 +268,15 @@ class TestMistakes:
         with pytest.raises(ConfigurationError, match=r"line 5: stages.prior: .*rounds must be at least 1"):
             run(Experiment.of(CURVE, ["stages.prior.rounds=0"]), tmp_path)
 
+    def test_validation_needs_rows(self, tmp_path):
+        changes = ["stages.posterior.validate=rmse", "stages.prior.rounds=1", "stages.prior.steps=1"]
+        np.savez(tmp_path / "t.npz", X=np.linspace(0.0, 1.0, 30), y=np.arange(30.0))
+        nothing = [f"data={{type: npz, path: {tmp_path / 't.npz'}}}", "split={type: Split, validation: 0.0}"]
+        with pytest.raises(ConfigurationError, match="validate needs rows for validation, of which there are none"):
+            run(Experiment.of(CURVE, [*changes, *nothing]), tmp_path)
+        with pytest.raises(ConfigurationError, match=r"posterior.validate: expected .*'nlpd'.*, got 'nldp'"):
+            Experiment.of(CURVE, ["stages.posterior.validate=nldp"])
+
     def test_what_standardisation_does_to_classes_is_said(self, tmp_path):
         changes = ["stages.posterior.model.likelihood=Bernoulli", "stages.prior.rounds=1", "stages.prior.steps=1"]
         with pytest.raises(ConfigurationError, match=r"Bernoulli: Y expects 0 or 1.*`standardise: \[X\]`"):

@@ -19,9 +19,9 @@ from mercer.errors import MercerError
 from mercer.experiments.building import Builder
 from mercer.experiments.catalogue import Optimiser
 from mercer.experiments.claims import claim, holds
-from mercer.experiments.running import ALONE, TOGETHER, do_stages, key_of
+from mercer.experiments.running import ALONE, TOGETHER, context_of, do_stages, key_of
 from mercer.experiments.schema import Spec
-from mercer.experiments.stages import rows_for
+from mercer.experiments.stages import Context, Validation, rows_for, validation_of
 from mercer.experiments.sweep import Cell
 from mercer.experiments.text import ConfigurationError
 from mercer.io import save
@@ -33,7 +33,7 @@ LARGEST = 64  # cells in a group
 # What is wrong with a cell, not with the place where it is run.
 FAULTS = (ConfigurationError, MercerError, ValueError, TypeError, FloatingPointError)
 # Settings of `fit` under which cells can be trained together.
-_SHARED = ("steps", "batch_size", "frozen", "every")
+_SHARED = ("steps", "batch_size", "frozen", "every", "validate", "patience")
 
 
 def planned_groups(cells: Sequence[Cell], workers: int = 1) -> list[list[Cell]]:
@@ -104,6 +104,7 @@ class _Job(NamedTuple):
     optimiser: Any
     settings: dict[str, Any]
     told: str  # of optimiser and settings
+    validate: Validation | None
 
     @property
     def checkpoint(self) -> Path:
@@ -127,16 +128,17 @@ def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> It
         values = problem.values() | made
         builder = Builder(cell.experiment.document, values, jax.random.key(cell.experiment.said.seed))
         settings = builder.arguments(said, ("stages", name))
-        key = key_of(builder, name)
-        data = rows_for(settings.get("rows"), *problem.data.part("train"), key=key)
-        yield _job(said, settings, path, data, key)
+        yield _job(said, settings, path, context_of(problem, key_of(builder, name)))
 
 
-def _job(said: Spec, settings: dict[str, Any], path: Path, data: tuple[Any, ...], key: jax.Array) -> _Job:
+def _job(said: Spec, settings: dict[str, Any], path: Path, context: Context) -> _Job:
+    data = rows_for(settings.get("rows"), context.X, context.Y, key=context.key)
+    validate = validation_of(settings.get("validate"), context)
     optimiser, numbers, told = _injected(said.arguments().get("optimiser"), settings.get("optimiser"))
     shared = {key: settings[key] for key in _SHARED if key in settings}
     told = json.dumps([told, {key: str(value) for key, value in shared.items()}])
-    return _Job(path, settings["model"], settings["objective"], data, key, numbers, optimiser, shared, told)
+    model, objective = settings["model"], settings["objective"]
+    return _Job(path, model, objective, data, context.key, numbers, optimiser, shared, told, validate)
 
 
 def _of_one_form(jobs: Sequence[_Job]) -> list[list[tuple[_Job, Run]]]:
@@ -144,7 +146,7 @@ def _of_one_form(jobs: Sequence[_Job]) -> list[list[tuple[_Job, Run]]]:
     found: dict[Any, list[tuple[_Job, Run]]] = {}
     optimisers: dict[str, Any] = {}
     for job in jobs:
-        options = {key: value for key, value in job.settings.items() if key != "steps"}
+        options = {key: value for key, value in job.settings.items() if key != "steps"} | {"validate": job.validate}
         optimiser = optimisers.setdefault(job.told, job.optimiser)
         run = Run(job.model, job.objective, job.data, optimiser, key=job.key, **options)
         found.setdefault((job.told, form_of(run), steps_in(job.checkpoint)), []).append((job, run))

@@ -140,13 +140,8 @@ def do_stages(
                     time.sleep(0.1)
                 elif not path.is_file():
                     begin = time.perf_counter()
-                    context = Context(
-                        *problem.data.part("train"),
-                        problem.data.part("validation"),
-                        key_of(builder, name),
-                        path.with_suffix(ALONE),
-                        functools.partial(_report, log, name),
-                    )
+                    watch = functools.partial(_report, log, name)
+                    context = context_of(problem, key_of(builder, name), path.with_suffix(ALONE), watch)
                     settings = builder.arguments(said, place)
                     values[name] = made[name] = builder.called(said.entry.target, (context,), settings, place)
                     save(path, made[name])
@@ -158,6 +153,11 @@ def do_stages(
             values[name] = made[name] = load(path)
             log(f"{name}: read, {hashes[name][:12]}")
     return made, done
+
+
+def context_of(problem: Problem, key: jax.Array, checkpoint: Path | None = None, watch: Any = None) -> Context:
+    """What a stage is given of the data, with its key."""
+    return Context(*problem.data.part("train"), problem.data.part("validation"), key, problem.scale, checkpoint, watch)
 
 
 def key_of(builder: Builder, name: str) -> jax.Array:

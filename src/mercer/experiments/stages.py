@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ import optax
 from jaxtyping import Float, PRNGKeyArray
 
 from mercer import calibration, training
+from mercer.experiments.scores import SCORES, distance, scores_of
 from mercer.inducing import Alternation, alternate
 from mercer.kernels import Kernel
 from mercer.model import Model
@@ -44,6 +45,7 @@ class Context:
     Y: np.ndarray
     validation: tuple[np.ndarray, np.ndarray]
     key: PRNGKeyArray
+    scale: np.ndarray  # of a unit of Y, in those of the data
     checkpoint: Path | None = None
     watch: Callable[[Progressed], Any] | None = None
 
@@ -91,6 +93,29 @@ def rows_for(
     return X[chosen], Y[chosen]
 
 
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """How far a score of the validation data is from what it should be."""
+
+    score: str
+    X: np.ndarray
+    Y: np.ndarray
+    scale: np.ndarray
+
+    def __post_init__(self) -> None:
+        if len(self.X) == 0:
+            raise ValueError("validate needs rows for validation, of which there are none: see `split`")
+
+    def __call__(self, model: Model) -> float:
+        """Of a model; less is better."""
+        return distance(self.score, scores_of(model, self.X, self.Y, self.scale, [self.score])[self.score])
+
+
+def validation_of(score: str | None, context: Context) -> Validation | None:
+    """What `fit` chooses a model by, where it is to."""
+    return None if score is None else Validation(score, *context.validation, context.scale)
+
+
 # What gives an array, in the place of one.
 STARTS = (lengthscales, noise_variances)
 
@@ -128,8 +153,14 @@ def fit(
     restarts: int = 1,
     every: int = 100,
     rows: int | None = None,
+    validate: Literal[tuple(SCORES)] | None = None,  # type: ignore[valid-type]
+    patience: int | None = None,
 ) -> Fit:
-    """A model trained on an objective, with its history: `mercer.fit`. `rows` takes so many rows of the data, at random."""
+    """A model trained on an objective, with its history: `mercer.fit`.
+
+    `rows` takes so many rows of the data, at random. `validate` names a score of the validation data: the model that is best by
+    it, after every `every` steps, is kept, and training ends when it has not become better for `patience` steps.
+    """
     model.likelihood.num_latents(context.Y.shape[1])  # what it refuses has nothing to do with units
     try:
         model.likelihood.validate(context.Y, "Y")
@@ -148,6 +179,8 @@ def fit(
         key=context.key,
         checkpoint=context.checkpoint,
         callbacks=() if context.watch is None else context.watch,
+        validate=validation_of(validate, context),
+        patience=patience,
     )
 
 

@@ -99,4 +99,4 @@ def _is_below(name: str, other: str) -> bool:
 def _restore(array: np.ndarray, like: Any) -> Any:
     if isinstance(like, jax.Array) and jax.dtypes.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jax.numpy.asarray(array))
-    return jax.numpy.asarray(array)
+    return jax.numpy.asarray(array) if isinstance(like, jax.Array) else array

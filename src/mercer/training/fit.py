@@ -31,6 +31,8 @@ def fit(
     every: int = 100,
     restarts: int = 1,
     perturb: Callable[[Any, PRNGKeyArray], Any] | None = None,
+    validate: Callable[[Any], Any] | None = None,
+    patience: int | None = None,
 ) -> Fit:
     """Makes `objective` small over the parameters of `model`.
 
@@ -44,6 +46,9 @@ def fit(
     - `checkpoint`: a file, written after every `every` steps. If it is there at the start, the run goes on from it.
     - `restarts`: how many starts are trained at once; the first is the model, the others are `perturb(model, key)`, by
       default with noise on its vectors and numbers in free space. The best at the end is returned.
+    - `validate`: a function from the model, as it would be returned, to a number, such as its error on data held out. It is asked
+      after every `every` steps, and the model with the lowest number is returned.
+    - `patience`: training ends when this number has not come down for so many steps.
 
     The model that it gives back is the posterior, as the objective finishes it: with `CollapsedELBO` the best one, with
     `MarginalLikelihood` the exact one given the data.
@@ -65,6 +70,8 @@ def fit(
         every=every,
         restarts=restarts,
         perturb=perturb,
+        validate=validate,
+        patience=patience,
     )
     with quiet_blas():
         return run.train(steps, callbacks, None if checkpoint is None else Path(checkpoint), progress)

@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -16,6 +17,7 @@ from mercer.model import align
 from mercer.modules import refuse_state
 from mercer.parameters import constrain, not_finite
 from mercer.training import checkpoint as checkpoints
+from mercer.training.best import Best, better
 from mercer.training.feed import feed_of
 from mercer.training.identity import description
 from mercer.training.loop import State, compiled_loop
@@ -48,8 +50,11 @@ class Run:
         every=100,
         restarts=1,
         perturb=None,
+        validate=None,
+        patience=None,
     ):
         self.objective, self.every, self.restarts, self.perturb = objective, every, restarts, perturb
+        self.validate, self.patience = validate, patience
         self.key = key = jax.random.key(0) if key is None else key
         self.optimiser = optimiser = _ADAM if optimiser is None else optimiser
         refuse_state((model, objective), "fit")
@@ -58,6 +63,7 @@ class Run:
         held = [leaf for leaf, moved in zip(jax.tree.leaves(model), jax.tree.leaves(moves), strict=True) if not moved]
         self.feed = feed_of(objective, model, data, batch_size, self.seed, held)
         _check_arguments(objective, optimiser, every, restarts, self.feed.batch_size is not None)
+        _check_validation(validate, patience)
         self.model_before = model = align(model, self.feed.example.dtype)
         self.movable = movable(model, objective, frozen, optimiser)
         models, free = starts(model, objective, self.feed.example.dtype, restarts, perturb, key)
@@ -89,10 +95,26 @@ class Run:
         """The model at a state; of several starts the one whose last losses are the lowest."""
         return self._result(state, np.zeros((1, self.restarts)) if history is None else history).model
 
-    def _result(self, state: State, history: np.ndarray) -> Fit:
+    def no_best(self) -> Best | None:
+        """Before the first step, where models are validated."""
+        return None if self.validate is None else Best.none(self.params)
+
+    def better(self, best: Best | None, state: State, history: np.ndarray) -> Best | None:
+        """The best so far, with a state in view."""
+        if best is None:
+            return None
+        state = state._replace(params=jax.tree.map(jnp.asarray, state.params))
+        model = self.objective.finish(self.model(state, history), self.feed.example)
+        return better(best, self.validate, model, state.params, len(history))
+
+    def is_over(self, best: Best | None, history: np.ndarray) -> bool:
+        """Whether nothing has been better for as long as patience goes."""
+        return best is not None and best.is_old(self.patience, len(history))
+
+    def _result(self, state: State, history: np.ndarray, until: int | None = None) -> Fit:
         free, held = eqx.combine(state.params, self.fixed), self.held
         if self.restarts > 1:
-            recent = np.mean(history[-10:], axis=0)
+            recent = np.mean(history[:until][-10:], axis=0)
             usable = np.isfinite(recent) & np.asarray(finite_starts(state.params, self.restarts))
             best = int(np.argmin(np.where(usable, recent, np.inf)))
             free, held = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, (free, held))
@@ -107,12 +129,13 @@ class Run:
         state = self.start()
         history = np.zeros((0,) if self.restarts == 1 else (0, self.restarts), self.feed.example.Y.dtype)
         identity = {} if checkpoint is None else self.identity()
+        best = self.no_best()
         if checkpoint is not None and checkpoint.exists():
-            state, history = checkpoints.load(checkpoint, identity, state)
+            (state, best), history = checkpoints.load(checkpoint, identity, (state, best))
         before, before_length = state, len(history)
         with Progress(steps, len(history), progress) as bar:
             # A run that goes on asks its callbacks first: it may have been cut off before they could end it.
-            ended = 0 < len(history) < steps and self._ends(callbacks, state, history)
+            ended = 0 < len(history) < steps and self._ends(callbacks, state, history, best)
             while len(history) < steps and not ended:
                 count = min(self.every - len(history) % self.every, steps - len(history))
                 start, (state, losses) = state, self.chunk(state, count)
@@ -126,23 +149,29 @@ class Run:
                 before, before_length = start, len(history)
                 history = np.concatenate([history, losses])
                 bar.update(len(history), np.nanmin(history[-1]))
+                best = self.better(best, state, history)
                 if checkpoint is not None:
-                    checkpoints.save(checkpoint, identity, state, history)
-                ended = self._ends(callbacks, state, history)
-        return self.finished(state, history)
+                    checkpoints.save(checkpoint, identity, (state, best), history)
+                ended = self._ends(callbacks, state, history, best)
+        return self.finished(state, history, best)
 
-    def finished(self, state: State, history: np.ndarray) -> Fit:
-        """What `fit` returns at a state after the last step."""
-        fitted = self._result(state, history)
+    def finished(self, state: State, history: np.ndarray, best: Best | None = None) -> Fit:
+        """What `fit` returns at a state after the last step, or at the best."""
+        until = None
+        if best is not None:
+            if not best.found:
+                raise TrainingError("validate gave no finite number", self._result(state, history))
+            state, until = state._replace(params=best.params), int(best.step)
+        fitted = self._result(state, history, until)
         model = self.objective.finish(fitted.model, self.feed.example)
         if (place := not_finite(model)) is not None:
             raise TrainingError(f"model{place} holds NaN or infinite numbers after training", fitted)
         return Fit(model, fitted.history, fitted.objective)
 
-    def _ends(self, callbacks: Sequence[Callback], state: State, history: np.ndarray) -> bool:
-        """Whether a callback ends training. All of them are called."""
+    def _ends(self, callbacks: Sequence[Callback], state: State, history: np.ndarray, best: Best | None) -> bool:
+        """Whether a callback ends training, or patience does. All callbacks are called."""
         seen = Progressed(len(history), history, lambda: self.model(state, history))
-        return any([callback(seen) for callback in callbacks])
+        return any([callback(seen) for callback in callbacks]) or self.is_over(best, history)
 
     def _error(self, start: State, good: int, history: np.ndarray) -> TrainingError:
         """The last good model is found by taking the steps before the bad one again."""
@@ -166,7 +195,8 @@ class Run:
             parts[f"model{jax.tree_util.keystr(path)}"] = f"trained, {leaf.dtype}{list(leaf.shape)}"
         parts |= description(self.objective, "objective") | description(self.optimiser, "optimiser")
         parts |= self.feed.identity() | {"key": str(list(self.seed)), "restarts": str(self.restarts)}
-        return parts | (description(self.perturb, "perturb") if self.restarts > 1 else {})
+        parts |= description(self.perturb, "perturb") if self.restarts > 1 else {}
+        return parts | (description(self.validate, "validate") if self.validate is not None else {})
 
 
 def check_count(name: str, value: Any) -> None:
@@ -186,6 +216,15 @@ def _check_arguments(objective, optimiser, every, restarts, minibatches):
         raise ValueError(
             "an optimiser that searches along lines, such as L-BFGS, needs all the data: leave batch_size out"
         )
+
+
+def _check_validation(validate, patience):
+    if validate is not None and not callable(validate):
+        raise ValueError(f"validate expects a function from the model to a number, got {type(validate).__name__}")
+    if patience is not None:
+        check_count("patience", patience)
+        if validate is None:
+            raise ValueError("patience needs validate, the number that is to come down")
 
 
 def _searches_lines(optimiser) -> bool:

@@ -19,9 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from mercer.errors import MercerError
 from mercer.linalg import quiet_blas
 from mercer.objectives.base import Objective
 from mercer.training import checkpoint as checkpoint_files
+from mercer.training.best import Best
 from mercer.training.identity import description
 from mercer.training.loop import compiler_options
 from mercer.training.results import Fit, TrainingError
@@ -39,6 +41,7 @@ class Job(NamedTuple):
     data: tuple[Any, ...]
     key: Any
     hyperparameters: Mapping[str, float] = {}
+    validate: Callable[[Any], Any] | None = None
 
 
 def fit_together(
@@ -49,10 +52,14 @@ def fit_together(
     batch_size: int | None = None,
     frozen: Callable[[Any], Any] | None = None,
     every: int = 100,
+    patience: int | None = None,
 ) -> list[Fit | None]:
     """What `fit` gives for each job; None where a loss is not finite. The jobs must be of one `form_of`."""
-    options = {"batch_size": batch_size, "frozen": frozen, "every": every}
-    runs = [Run(job.model, job.objective, job.data, optimiser, key=job.key, **options) for job in jobs]
+    options = {"batch_size": batch_size, "frozen": frozen, "every": every, "patience": patience}
+    runs = [
+        Run(job.model, job.objective, job.data, optimiser, key=job.key, validate=job.validate, **options)
+        for job in jobs
+    ]
     return train_together(runs, [job.hyperparameters for job in jobs], steps)
 
 
@@ -92,25 +99,37 @@ def train_together(
     together = jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0))
     chunk = jax.jit(together, compiler_options=compiler_options())
     history = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs]
+    best = [run.no_best() for run in runs]
     files = None if checkpoints is None else _Files(checkpoints, runs, hyperparameters)
     if files is not None:
-        state, history = files.read(state, history)
-    alive = np.full(len(runs), True)
+        state, best, history = files.read(state, best, history)
+    alive = np.full(len(runs), True)  # all losses are finite
+    goes_on = np.array([not run.is_over(own, past) for run, own, past in zip(runs, best, history, strict=True)])
     with quiet_blas():
-        for begin_at in range(len(history[0]), steps, first.every):
+        for begin_at in range(len(history[0]), steps if goes_on.any() else 0, first.every):
             count = min(first.every, steps - begin_at)
             fed = _chunks(runs, begin_at, count)
             results = chunk(state, arrays, data, None if fed[0] is None else _stacked(fed), np.asarray(count), keys)
             done, state, losses = jax.block_until_ready(results)
             done, losses = np.asarray(done), np.asarray(losses)
-            alive &= (done == count) & np.isfinite(losses[:, count - 1])
-            history = [np.concatenate([before, now[:count]]) for before, now in zip(history, losses, strict=True)]
-            if not alive.any():
+            alive &= ~goes_on | ((done == count) & np.isfinite(losses[:, count - 1]))
+            goes_on &= alive
+            # On the host, as JAX would compile an index for each run.
+            here = state if first.validate is None else jax.tree.map(np.asarray, state)
+            for i in map(int, np.flatnonzero(goes_on)):
+                history[i] = np.concatenate([history[i], losses[i, :count]])
+                if first.validate is not None:
+                    try:
+                        best[i] = runs[i].better(best[i], _entry(here, i), history[i])
+                    except MercerError:
+                        alive[i] = goes_on[i] = False
+                    goes_on[i] &= not runs[i].is_over(best[i], history[i])
+            if not goes_on.any():
                 break
             if files is not None:
-                files.write(state, history, alive)
+                files.write(state, best, history, goes_on)
         state = jax.tree.map(np.asarray, state)
-        return [_finished(run, state, i, history[i]) if alive[i] else None for i, run in enumerate(runs)]
+        return [_finished(run, state, i, history[i], best[i]) if alive[i] else None for i, run in enumerate(runs)]
 
 
 class _Files:
@@ -120,23 +139,27 @@ class _Files:
         self.paths, self.written = paths, time.monotonic()
         self.identities = [_identity(run, own) for run, own in zip(runs, hyperparameters, strict=True)]
 
-    def read(self, state: Any, history: list[np.ndarray]) -> tuple[Any, list[np.ndarray]]:
-        """The state and the histories in the files, where they are there; else those that are given."""
+    def read(
+        self, state: Any, best: list[Best | None], history: list[np.ndarray]
+    ) -> tuple[Any, list[Best | None], list[np.ndarray]]:
+        """The state, the best and the history of each run, where its file is there; else those that are given."""
         if not self.paths[0].exists():
-            return state, history
+            return state, best, history
         start = jax.tree.map(np.asarray, state)
-        each = zip(self.paths, self.identities, strict=True)
-        found = [checkpoint_files.load(path, own, _entry(start, i)) for i, (path, own) in enumerate(each)]
+        each = zip(self.paths, self.identities, best, strict=True)
+        found = [checkpoint_files.load(path, own, (_entry(start, i), one)) for i, (path, own, one) in enumerate(each)]
         states, histories = zip(*found, strict=True)
-        return _stacked(states), list(histories)
+        return _stacked([own for own, _ in states]), [one for _, one in states], list(histories)
 
-    def write(self, state: Any, history: Sequence[np.ndarray], alive: np.ndarray) -> None:
-        """Of the runs that are well, if the last time is long ago."""
+    def write(
+        self, state: Any, best: Sequence[Best | None], history: Sequence[np.ndarray], goes_on: np.ndarray
+    ) -> None:
+        """Of the runs that go on, if the last time is long ago."""
         if time.monotonic() - self.written < _BETWEEN:
             return
         state = jax.tree.map(np.asarray, state)
-        for i in map(int, np.flatnonzero(alive)):
-            checkpoint_files.save(self.paths[i], self.identities[i], _entry(state, i), history[i])
+        for i in map(int, np.flatnonzero(goes_on)):
+            checkpoint_files.save(self.paths[i], self.identities[i], (_entry(state, i), best[i]), history[i])
         self.written = time.monotonic()
 
 
@@ -193,11 +216,12 @@ def _entry(state: Any, i: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[i], state)
 
 
-def _finished(run: Run, state: Any, i: int, history: np.ndarray) -> Fit | None:
+def _finished(run: Run, state: Any, i: int, history: np.ndarray, best: Best | None) -> Fit | None:
     own = jax.tree.map(jnp.asarray, _entry(state, i))
-    if not bool(np.asarray(finite_starts(own.params, 1)).all()):
+    over = run.is_over(best, history)  # what it became since does not count
+    if not over and not bool(np.asarray(finite_starts(own.params, 1)).all()):
         return None
     try:
-        return run.finished(own, history)
+        return run.finished(own, history, best)
     except TrainingError:
         return None
