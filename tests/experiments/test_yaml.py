@@ -188,6 +188,14 @@ class TestFromYaml:
         process = from_yaml(text, found=mc.Conditioned(prior, *data, 0.2), data=data)
         assert same(process, mc.Conditioned(prior, *data, 0.1))
 
+    def test_arithmetic_with_one_number(self):
+        for said, value in {"$N * 2": 100, "$N+1": 51, "$N - 1e+1": 40.0, "$N*-.5": -25.0, "$M[-1]-1": 2}.items():
+            found = from_yaml(said, N=50, M=[1, 3])
+            assert found == value and type(found) is type(value)
+        assert np.array_equal(from_yaml("$X * 2", X=X), 2.0 * X)
+        with pytest.raises(ConfigurationError, match=re.escape("$M is no number, but list")):
+            from_yaml("$M * 2", M=[1, 3])
+
     def test_multiples(self):
         objective = "{type: GVI, prior: {type: GP, kernel: RBF}, risk: ExpectedNegativeLogLikelihood, weight: WEIGHT, "
         objective += "divergence: KL}"

@@ -333,13 +333,22 @@ class TestLimits:
 
 
 class TestArcCosine:
-    def test_columns_are_divided_by_lengthscales(self):
+    @pytest.mark.parametrize(
+        "kernel, made",
+        [
+            (kernels.ArcCosine(2), lambda scales: kernels.ArcCosine.with_lengthscales(scales, order=2)),
+            (
+                kernels.Homogeneous(kernels.SphericalRBF(0.7), bias_variance=0.3, degree=2),
+                lambda scales: kernels.Homogeneous.with_lengthscales(kernels.SphericalRBF(0.7), scales, 0.3, degree=2),
+            ),
+        ],
+    )
+    def test_columns_are_divided_by_lengthscales(self, kernel, made):
         lengthscales = np.array([0.5, 1.0, 2.0])
         X = np.random.default_rng(0).normal(size=(5, 3))
-        kernel = kernels.ArcCosine.with_lengthscales(lengthscales, order=2)
-        np.testing.assert_allclose(kernel(X), kernels.ArcCosine(2)(X / lengthscales), rtol=1e-12)
+        np.testing.assert_allclose(made(lengthscales)(X), kernel(X / lengthscales), rtol=1e-12)
         with pytest.raises(ValueError, match="expects positive, finite values"):
-            kernels.ArcCosine.with_lengthscales(-lengthscales)
+            made(-lengthscales)
 
     @pytest.mark.parametrize("order", [0, 1, 2])
     def test_slope_of_the_angular_function(self, order):

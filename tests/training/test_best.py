@@ -28,10 +28,11 @@ class Seen:
     """Numbers of all models on the way."""
 
     def __init__(self):
-        self.numbers = []
+        self.numbers, self.best = [], []
 
     def __call__(self, progressed):
         self.numbers.append(slope_is_one(progressed.model()))
+        self.best.append(progressed.best and (float(progressed.best.number), int(progressed.best.step)))
 
 
 def test_the_best_of_those_on_the_way():
@@ -43,6 +44,9 @@ def test_the_best_of_those_on_the_way():
 
     fitted = train(validate=validate, callbacks=seen)
     assert asked == seen.numbers and len(asked) == 8
+    assert (
+        seen.best == [(min(asked[: i + 1]), 4 * (1 + int(np.argmin(asked[: i + 1])))) for i in range(7)] + seen.best[7:]
+    )
     assert slope_is_one(fitted.model) == min(asked) < asked[-1] and 0 < np.argmin(asked) < 7
     assert np.array_equal(fitted.history, train().history)  # training goes its way
     shorter = train(steps=4 * (1 + int(np.argmin(asked))))

@@ -8,6 +8,7 @@ well is.
 import dataclasses
 import functools
 import hashlib
+import operator
 import re
 import warnings
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from mercer.experiments.text import ConfigurationError, Document, Path, parse, w
 from mercer.io import registry
 from mercer.io.decoding import Decoder
 from mercer.io.encoding import Encoder
+
+_ARITHMETIC = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
 class Attributes(eqx.Module):
@@ -157,16 +160,20 @@ class Builder:
             sentence = " ".join(str(error).split()) or type(error).__name__
             raise self.document.refuse(path, sentence if len(sentence) < 500 else f"{sentence[:500]} ...") from error
 
-    def _reference(self, said: str, path: Path) -> Any:
-        said, multiple, factor = (part.strip() for part in said.partition("*"))
-        name, *rest = re.split(r"[.\[]", said, maxsplit=1)
+    def _reference(self, said: Reference, path: Path) -> Any:
+        parts = said.form.fullmatch(said).groupdict()  # type: ignore[union-attr]
+        name, where, sign = parts["name"], parts["path"], parts["sign"]
         if name not in self.values:
             raise self.document.refuse(path, f"there is no ${name} here{nearest(name, self.values)}")
         try:
-            found = attribute(self.values[name], "".join(rest))
-            return found * float(factor) if multiple else found
+            found = attribute(self.values[name], where)
         except (AttributeError, IndexError, TypeError, ValueError) as error:
-            raise self.document.refuse(path, f"${said} is not there: {error}") from None
+            raise self.document.refuse(path, f"${name}{where} is not there: {error}") from None
+        if sign is None:
+            return found
+        if not isinstance(found, int | float | np.generic | np.ndarray | jax.Array):
+            raise self.document.refuse(path, f"${name}{where} is no number, but {type(found).__name__}")
+        return _ARITHMETIC[sign](found, parse(parts["number"]).value)
 
     def _function(self, name: str) -> Any:
         if name.startswith((".", "[")):

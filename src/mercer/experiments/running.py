@@ -166,7 +166,8 @@ def key_of(builder: Builder, name: str) -> jax.Array:
 
 
 def _report(log: Callable[[str], None], name: str, seen: Progressed) -> None:
-    log(f"{name}: step {seen.step}, {float(np.mean(seen.history[-100:])):.6g}")
+    best = "" if seen.best is None else f"; validated, {float(seen.best.number):.6g} after step {int(seen.best.step)}"
+    log(f"{name}: step {seen.step}, {float(np.mean(seen.history[-100:])):.6g}{best}")
 
 
 def _write(experiment, problem, hashes, made, folder: Path, log) -> dict[str, dict[str, float]]:

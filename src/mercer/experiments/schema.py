@@ -57,7 +57,12 @@ class Spec(BaseModel):
 
 
 class Reference(str):
-    """A value made elsewhere, or a multiple of it: the text after `$`."""
+    """A value made elsewhere, or what arithmetic with one number makes of it: the text after `$`."""
+
+    form = re.compile(
+        r"(?P<name>[A-Za-z_]\w*)(?P<path>(\.\w+|\[-?\d+\])*)"
+        r"( *(?P<sign>[-+*]) *(?P<number>[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?))?"
+    )
 
 
 class Named(str):
@@ -310,9 +315,8 @@ def _with_type(value: Any) -> Any:
 
 
 def _reference(value: str) -> Reference:
-    number = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
-    if not re.fullmatch(rf"\$[A-Za-z_]\w*(\.\w+|\[-?\d+\])*( *\* *{number})?", value):
-        raise PydanticCustomError("reference", "expected a name after $, such as $X, $prior.kernel or $N * 0.1")
+    if not Reference.form.fullmatch(value[1:]):
+        raise PydanticCustomError("reference", "expected a name after $, such as $X, $prior.kernel, $N * 0.1 or $D + 1")
     return Reference(value[1:])
 
 

@@ -71,6 +71,12 @@ class _Extension(Kernel):
         return self.zonal.shape_on(X.shape[1] + 1, jnp.ones((), X.dtype)) * scale**2
 
 
+def _weight_variance(lengthscales: Float[AnyArray, "D"]) -> Float[Array, "D"]:
+    """With the sign of lengthscales, so that one below 0 is refused."""
+    lengthscales = jnp.asarray(lengthscales)
+    return jnp.sign(lengthscales) / lengthscales**2
+
+
 class Homogeneous(_Extension):
     """(r r')^degree kappa(u . u'), r u = [sqrt(weight_variance) x, sqrt(bias_variance)]."""
 
@@ -96,6 +102,13 @@ class Homogeneous(_Extension):
         if not isinstance(self.power, int) or isinstance(self.power, bool) or self.power < 0:
             raise ValueError(f"Homogeneous: degree expects a whole number of at least 0, got {self.power!r}")
         self._check_ranks(weight_variance=1, bias_variance=0)
+
+    @classmethod
+    def with_lengthscales(
+        cls, zonal: Kernel, lengthscales: Float[AnyArray, "D"], bias_variance: float | AnyArray = 1.0, degree: int = 1
+    ) -> "Homogeneous":
+        """Columns are divided by lengthscales, as those of stationary kernels are: weights of variance 1 / lengthscales^2."""
+        return cls(zonal, _weight_variance(lengthscales), bias_variance, degree)
 
     @property
     def zonal(self):
@@ -150,9 +163,7 @@ class ArcCosine(_Extension):
     @classmethod
     def with_lengthscales(cls, lengthscales: Float[AnyArray, "D"], order: int = 1, depth: int = 1) -> "ArcCosine":
         """Columns are divided by lengthscales, as those of stationary kernels are: weights of variance 1 / lengthscales^2."""
-        lengthscales = jnp.asarray(lengthscales)
-        # With their sign, so that one below 0 is refused.
-        return cls(order=order, depth=depth, weight_variance=jnp.sign(lengthscales) / lengthscales**2)
+        return cls(order=order, depth=depth, weight_variance=_weight_variance(lengthscales))
 
     @property
     def zonal(self):

@@ -8,6 +8,7 @@ import numpy as np
 
 from mercer.errors import MercerError
 from mercer.objectives.base import Objective
+from mercer.training.best import Best
 
 
 class Fit(eqx.Module):
@@ -40,11 +41,14 @@ class TrainingError(MercerError):
 
 
 class Progressed(NamedTuple):
-    """What a callback sees after each chunk: steps done, the history so far, and the model as it is (made when called)."""
+    """What a callback sees after each chunk: steps done, the history so far, the model as it is (made when called), and, where
+    models are validated, the best number so far and its step.
+    """
 
     step: int
     history: np.ndarray
     model: Callable[[], Any]
+    best: Best | None = None
 
 
 Callback = Callable[[Progressed], bool | None]

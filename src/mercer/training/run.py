@@ -170,7 +170,7 @@ class Run:
 
     def _ends(self, callbacks: Sequence[Callback], state: State, history: np.ndarray, best: Best | None) -> bool:
         """Whether a callback ends training, or patience does. All callbacks are called."""
-        seen = Progressed(len(history), history, lambda: self.model(state, history))
+        seen = Progressed(len(history), history, lambda: self.model(state, history), best)
         return any([callback(seen) for callback in callbacks]) or self.is_over(best, history)
 
     def _error(self, start: State, good: int, history: np.ndarray) -> TrainingError:
