@@ -91,7 +91,9 @@ Axis = dict[str, Any]  # label -> value
 
 def _axis(values: Any) -> Any:
     """A list of values with labels of their own."""
-    if not isinstance(values, list):
+    if not isinstance(values, list | dict) or not values:
+        raise PydanticCustomError("axis", "expected a list of values, or a mapping from labels to values")
+    if isinstance(values, dict):
         return values
     return {label: value for label, value in zip(labels_of(values), values, strict=True)}
 
