@@ -1,15 +1,18 @@
 """Sweeps: which cells they have, that each is run once whatever happens, and what is told of those that fail."""
 
+import contextlib
+import errno
 import json
 import os
 import socket
 import subprocess
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from mercer.experiments import ConfigurationError, Store, Sweep, claims, planned, results
+from mercer.experiments import ConfigurationError, Store, Sweep, claims, planned, results, stages
 from mercer.experiments.engine import run_cell
 
 EXACT = """
@@ -159,6 +162,20 @@ class TestStates:
         assert store.state(third) == "missing"
         store.forget_failure(second)
         assert store.state(second) == "missing"
+
+    @pytest.mark.parametrize("number, is_fault", [(errno.ENOSPC, False), (errno.ENOENT, True)])
+    def test_a_full_disk_is_no_fault_of_a_cell(self, folder, monkeypatch, number, is_fault):
+        """Also where it is a stage that meets it, such as one that writes a checkpoint; a file that is not there is one."""
+
+        def make(context, value: Any) -> Any:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setitem(stages.STAGES, "make", make)
+        cell = sweep_of(folder).cells[0]
+        one = (cell.experiment.document.value, "exact", cell.identity, str(folder / "runs"))
+        with contextlib.nullcontext() if is_fault else pytest.raises(OSError, match="No space left"):
+            run_cell(*one)
+        assert Store(folder / "runs").state(cell.identity) == ("failed" if is_fault else "missing")
 
     def test_one_owner(self, tmp_path):
         owners, barrier = [], threading.Barrier(8)

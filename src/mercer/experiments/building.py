@@ -6,6 +6,7 @@ well is.
 """
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import operator
@@ -28,6 +29,7 @@ from mercer.io import registry
 from mercer.io.decoding import Decoder
 from mercer.io.encoding import Encoder
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _ARITHMETIC = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
@@ -150,13 +152,15 @@ class Builder:
         return jax.random.fold_in(self.key, int.from_bytes(digest[:4], "big"))
 
     def called(self, target: Any, positional: tuple[Any, ...], keywords: dict[str, Any], path: Path) -> Any:
-        """What a constructor gives; an error says the place."""
+        """What a constructor gives; an error says the place, if it is not the disk that is full."""
         make = _made_once if _is_reusable(target, positional, keywords) else _made
         try:
             return make(target, *positional, **keywords)
         except ConfigurationError:
             raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+                raise
             sentence = " ".join(str(error).split()) or type(error).__name__
             raise self.document.refuse(path, sentence if len(sentence) < 500 else f"{sentence[:500]} ...") from error
 
