@@ -25,7 +25,7 @@ from mercer.training.natural import NaturalGradient
 from mercer.training.progress import Progress
 from mercer.training.results import Callback, Fit, Progressed, TrainingError
 from mercer.training.starts import movable, starts
-from mercer.training.steps import GradientStepper, NaturalStepper, finite_starts
+from mercer.training.steps import GradientStepper, NaturalStepper, Params, finite_starts
 
 _ADAM = optax.adam(0.01)  # one for all calls, so that they share what is compiled
 _constrain = eqx.filter_jit(constrain)
@@ -93,29 +93,29 @@ class Run:
 
     def model(self, state: State, history: np.ndarray | None = None) -> Any:
         """The model at a state; of several starts the one whose last losses are the lowest."""
-        return self._result(state, np.zeros((1, self.restarts)) if history is None else history).model
+        return self._result(state.params, np.zeros((1, self.restarts)) if history is None else history).model
 
     def no_best(self) -> Best | None:
         """Before the first step, where models are validated."""
         return None if self.validate is None else Best.none(self.params)
 
-    def better(self, best: Best | None, state: State, history: np.ndarray) -> Best | None:
-        """The best so far, with a state in view."""
+    def better(self, best: Best | None, params: Params, history: np.ndarray) -> Best | None:
+        """The best so far, with the parameters of now in view."""
         if best is None:
             return None
-        state = state._replace(params=jax.tree.map(jnp.asarray, state.params))
-        model = self.objective.finish(self.model(state, history), self.feed.example)
-        return better(best, self.validate, model, state.params, len(history))
+        params = jax.tree.map(jnp.asarray, params)
+        model = self.objective.finish(self._result(params, history).model, self.feed.example)
+        return better(best, self.validate, model, params, len(history))
 
     def is_over(self, best: Best | None, history: np.ndarray) -> bool:
         """Whether nothing has been better for as long as patience goes."""
         return best is not None and best.is_old(self.patience, len(history))
 
-    def _result(self, state: State, history: np.ndarray, until: int | None = None) -> Fit:
-        free, held = eqx.combine(state.params, self.fixed), self.held
+    def _result(self, params: Params, history: np.ndarray, until: int | None = None) -> Fit:
+        free, held = eqx.combine(params, self.fixed), self.held
         if self.restarts > 1:
             recent = np.mean(history[:until][-10:], axis=0)
-            usable = np.isfinite(recent) & np.asarray(finite_starts(state.params, self.restarts))
+            usable = np.isfinite(recent) & np.asarray(finite_starts(params, self.restarts))
             best = int(np.argmin(np.where(usable, recent, np.inf)))
             free, held = jax.tree.map(lambda leaf: leaf[best] if eqx.is_array(leaf) else leaf, (free, held))
             history = history[:, best]
@@ -149,7 +149,7 @@ class Run:
                 before, before_length = start, len(history)
                 history = np.concatenate([history, losses])
                 bar.update(len(history), np.nanmin(history[-1]))
-                best = self.better(best, state, history)
+                best = self.better(best, state.params, history)
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, identity, (state, best), history)
                 ended = self._ends(callbacks, state, history, best)
@@ -157,12 +157,10 @@ class Run:
 
     def finished(self, state: State, history: np.ndarray, best: Best | None = None) -> Fit:
         """What `fit` returns at a state after the last step, or at the best."""
-        until = None
-        if best is not None:
-            if not best.found:
-                raise TrainingError("validate gave no finite number", self._result(state, history))
-            state, until = state._replace(params=best.params), int(best.step)
-        fitted = self._result(state, history, until)
+        if best is not None and not best.found:
+            raise TrainingError("validate gave no finite number", self._result(state.params, history))
+        params, until = (state.params, None) if best is None else (best.params, int(best.step))
+        fitted = self._result(params, history, until)
         model = self.objective.finish(fitted.model, self.feed.example)
         if (place := not_finite(model)) is not None:
             raise TrainingError(f"model{place} holds NaN or infinite numbers after training", fitted)
@@ -181,7 +179,7 @@ class Run:
             f"the objective is not finite at step {len(history)} (the last finite value is {last}); the error's "
             "`fit.model` is the last good model. "
             "A smaller learning rate, float64, or more jitter-proof inducing inputs usually help",
-            self._result(state, history) if len(history) else Fit(None, history),
+            self._result(state.params, history) if len(history) else Fit(None, history),
         )
 
     def identity(self) -> dict[str, str]:

@@ -115,7 +115,7 @@ def train_together(
             alive &= ~goes_on | ((done == count) & np.isfinite(losses[:, count - 1]))
             goes_on &= alive
             # On the host, as JAX would compile an index for each run.
-            here = state if first.validate is None else jax.tree.map(np.asarray, state)
+            here = None if first.validate is None else jax.tree.map(np.asarray, state.params)
             for i in map(int, np.flatnonzero(goes_on)):
                 history[i] = np.concatenate([history[i], losses[i, :count]])
                 if first.validate is not None:
