@@ -90,3 +90,9 @@ class TestResiduals:
         assert (
             np.isfinite(residuals.half_width(0.9)).all() and np.isfinite(residuals.log_density(np.zeros((1, 1)))).all()
         )
+
+    def test_a_residual_whose_square_is_too_large_for_a_float(self):
+        z = np.r_[np.zeros(99), 1e200][:, None]
+        with np.errstate(over="ignore"):
+            deviation = Residuals.of(z).deviation[0]
+        assert 1e198 < deviation < 1e200

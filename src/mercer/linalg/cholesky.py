@@ -195,7 +195,7 @@ def _inverse_by_halves(L, smallest=None):
 
 def _inverse_by_levels(L):
     # A power of 2 of blocks of equal width: padded to a power of 2 itself, 41,000 rows would take twice the memory or more.
-    # The width is a multiple of 4, so that rows are aligned to 16 bytes, which products on a GPU are faster with.
+    # The width is a multiple of 4: then 500, 1000 and 2000 rows have blocks of 64.
     size = L.shape[-1]
     each = jnp.arange(2 ** max(0, math.ceil(math.log2(size / _SMALLEST_BLOCK))))
     width = 4 * math.ceil(size / (4 * len(each)))
