@@ -32,7 +32,11 @@ Stepped = tuple[Params, Any, Array, Any]
 
 @dataclasses.dataclass(frozen=True)
 class GradientStepper:
-    """Steps of an optax optimiser. Those that search along a line are given the loss as a function."""
+    """Steps of an optax optimiser. Those that search along a line are given the loss as a function.
+
+    Where the optimiser `remembers` what its search ended with, and the loss is the same function at every step, `go_on` takes the
+    place of `step` and works out less.
+    """
 
     optimiser: optax.GradientTransformation
 
@@ -41,11 +45,39 @@ class GradientStepper:
 
     def step(self, params: Params, state: Any, loss: Loss, number: Array) -> Stepped:
         (value, beside), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        return *self._updated(params, state, loss, value, gradient), value, beside
+
+    def remembers(self, state: Any) -> bool:
+        """Whether the optimiser ends with a search along a line, which keeps the loss and its gradient where it ends."""
+        found = _last(state)
+        return isinstance(found, _SEARCHES) and found.grad is not None
+
+    def go_on(self, params: Params, state: Any, loss: Loss) -> tuple[Params, Any, Array]:
+        """A step whose loss is the function of the step before: its value and gradient are what the search before ended with."""
+        found = _last(state)
+        value, gradient = jax.lax.cond(
+            jnp.isfinite(found.value),  # it is infinite before the first search
+            lambda: (found.value, found.grad),
+            lambda: jax.value_and_grad(lambda params: loss(params)[0].astype(found.value.dtype))(params),
+        )
+        return *self._updated(params, state, loss, value, gradient), value
+
+    def _updated(self, params: Params, state: Any, loss: Loss, value: Array, gradient: Params) -> tuple[Params, Any]:
         update = optax.with_extra_args_support(self.optimiser).update
         updates, state = update(
             gradient, state, params, value=value, grad=gradient, value_fn=lambda params: loss(params)[0]
         )
-        return optax.apply_updates(params, updates), state, value, beside
+        return optax.apply_updates(params, updates), state
+
+
+_SEARCHES = (optax.ScaleByZoomLinesearchState, optax.ScaleByBacktrackingLinesearchState)
+
+
+def _last(state: Any) -> Any:
+    """The state of the last link of a chain."""
+    while type(state) is tuple and state:
+        state = state[-1]
+    return state
 
 
 @dataclasses.dataclass(frozen=True)
