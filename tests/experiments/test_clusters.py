@@ -84,6 +84,7 @@ def test_workers_of_this_machine(monkeypatch):
     assert gpus() == ["2", "5"]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in worker_environments(gpus())] == ["2", "5"]
     assert len(worker_environments(gpus(), workers=1)) == 1
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in worker_environments(gpus(), workers=3)] == ["2", "5", "2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert gpus() == [] and len(worker_environments([])) == os.cpu_count()
     assert all(each["OPENBLAS_NUM_THREADS"] == "1" for each in worker_environments([], workers=3))

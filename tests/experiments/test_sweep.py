@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any
 
+import jax
 import pytest
 
 from mercer.experiments import ConfigurationError, Store, Sweep, claims, planned, results, stages
@@ -257,6 +258,7 @@ def test_on_workers(folder, command):
     arguments = ["sweep", "run", str(folder / "small.yaml"), "--out", str(folder / "runs"), "--workers", "1"]
 
     assert command(*arguments, "--dry-run") == (0, "4 cells: 4 missing\n4 programs to compile\n", "")
+    assert jax.config.jax_platforms == "cpu"  # the workers have the GPU for themselves
     code, out, err = command(*arguments)
     assert (code, out) == (3, "4 cells: 2 finished, 2 failed\n")
     assert err.count(" finished\n") == 2 and err.count(" failed\n") == 2

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import rich.progress
 import typer
 
@@ -13,12 +14,14 @@ from mercer.cli.commands import Quiet
 from mercer.cli.console import ERR, OUT, counted, visible
 from mercer.cli.experiments import Imports, app, experiments
 
-sweeps = typer.Typer(help="Many settings of one experiment, on many workers.", no_args_is_help=True)
+sweeps = typer.Typer(no_args_is_help=True)
 app.add_typer(sweeps, name="sweep")
 
 _File = Annotated[Path, typer.Argument(metavar="SWEEP", help="A YAML file.")]
 _Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where cells and stages lie.")]
-_Workers = Annotated[int | None, typer.Option(min=1, help="Processes of this machine; by default, one for each core.")]
+_Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes of this machine; by default, one for each GPU or core.")
+]
 _Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="The memory of each worker, such as 4GiB.")]
 _Seconds = Annotated[float | None, typer.Option(min=0.0, metavar="SECONDS", help="The time limit of a cell.")]
 _Scheduler = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Dask cluster that runs already.")]
@@ -35,6 +38,13 @@ _Each = Annotated[
     list[str] | None, typer.Option(metavar="KEY.PATH", help="The best for each of its values; may be repeated.")
 ]
 _FAILED = 3  # the exit code where a cell failed
+
+
+@sweeps.callback()
+def _sweep() -> None:
+    """Many settings of one experiment, on many workers."""
+    # This process plans, waits and draws. JAX would take most of a GPU's memory for it, which the workers need.
+    jax.config.update("jax_platforms", "cpu")
 
 
 @sweeps.command(epilog="Try:\n\nmercer sweep run rates.yaml --dry-run\n\nmercer sweep run rates.yaml --seconds 600")

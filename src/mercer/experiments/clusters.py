@@ -11,6 +11,7 @@ all else that `dask_jobqueue` takes.
 """
 
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -151,7 +152,7 @@ def client_of(cluster: Cluster | None, scheduler: str | None, workers: int | Non
 
 
 def _local(distributed: Any, workers: int | None, memory: str | None) -> Any:
-    """Processes of this machine: one for each GPU where there are some, else one for each core."""
+    """Processes of this machine: by default one for each GPU where there are some, else one for each core."""
     environments = worker_environments(gpus(), workers)
     share = int(0.9 * distributed.system.MEMORY_LIMIT / len(environments))
     options = {"nthreads": 1, "memory_limit": memory or share, "silence_logs": 50}
@@ -167,11 +168,10 @@ def _local(distributed: Any, workers: int | None, memory: str | None) -> Any:
 
 
 def worker_environments(devices: list[str], workers: int | None = None) -> list[dict[str, str]]:
-    """The environment of each worker: a GPU for each, or one thread."""
+    """The environment of each worker: a GPU for each, shared where there are more workers than GPUs, or one thread."""
     if devices:
-        return [
-            {"CUDA_VISIBLE_DEVICES": device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} for device in devices[:workers]
-        ]
+        shared = itertools.islice(itertools.cycle(devices), workers or len(devices))
+        return [{"CUDA_VISIBLE_DEVICES": device, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} for device in shared]
     return [dict(_ENVIRONMENT) for _ in range(workers or os.cpu_count() or 1)]
 
 
