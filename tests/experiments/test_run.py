@@ -218,7 +218,10 @@ class TestData:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            ("data={type: csv, path: nowhere.csv, target: y}", "there is no file nowhere.csv"),
+            (
+                "data={type: csv, path: nowhere.csv, target: y}",
+                "there is no file nowhere.csv; the variable MERCER_DATA",
+            ),
             ("data={type: csv, path: FOLDER/t.csv, target: z}", "has no column 'z'"),
             ("data={type: npz, path: FOLDER/t.npz, inputs: Z}", "has no array 'Z'; it has X, y, train, test"),
             ("data={type: npz, path: FOLDER/t.npz, train: train, number: 2}", "has splits 0 to 1, got number 2"),

@@ -213,7 +213,8 @@ def _existing(path: str) -> Path:
     places = [Path(path)] + ([Path(folder) / path] if folder else [])
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise ValueError(f"there is no file {' or '.join(map(str, places))}")
+        hint = "" if folder else "; the variable MERCER_DATA may name a folder of data, and is not set"
+        raise ValueError(f"there is no file {' or '.join(map(str, places))}{hint}")
     return found
 
 

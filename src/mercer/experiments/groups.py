@@ -21,7 +21,7 @@ from mercer.experiments.catalogue import Optimiser
 from mercer.experiments.claims import claim, holds
 from mercer.experiments.running import ALONE, TOGETHER, context_of, do_stages, key_of
 from mercer.experiments.schema import Spec
-from mercer.experiments.stages import Context, Validation, rows_for, validation_of
+from mercer.experiments.stages import Context, Validation, number_for, rows_for, validation_of
 from mercer.experiments.sweep import Cell
 from mercer.experiments.text import ConfigurationError
 from mercer.io import save
@@ -136,6 +136,7 @@ def _job(said: Spec, settings: dict[str, Any], path: Path, context: Context) -> 
     validate = validation_of(settings.get("validate"), context)
     optimiser, numbers, told = _injected(said.arguments().get("optimiser"), settings.get("optimiser"))
     shared = {key: settings[key] for key in _SHARED if key in settings}
+    shared["batch_size"] = number_for(settings.get("batch_size"), len(data[0]))
     told = json.dumps([told, {key: str(value) for key, value in shared.items()}])
     model, objective = settings["model"], settings["objective"]
     return _Job(path, model, objective, data, context.key, numbers, optimiser, shared, told, validate)

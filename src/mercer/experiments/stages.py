@@ -31,6 +31,7 @@ from mercer.validation import AnyArray
 
 STAGES: dict[str, Callable[..., Any]] = {}
 Function = TypeVar("Function", bound=Callable)
+Number = TypeVar("Number", int, int | None)
 
 
 class Stage:
@@ -68,6 +69,11 @@ class Root:
         """The number for N data."""
         found = math.ceil(round(self.factor * N ** (1.0 / self.of), 9))
         return found if self.most is None else min(found, self.most)
+
+
+def number_for(said: Number | Root, N: int) -> Number | int:
+    """A number that may grow with the data, for N of them."""
+    return said(N) if isinstance(said, Root) else said
 
 
 def lengthscales(X: Float[AnyArray, "N D"]) -> Float[np.ndarray, " D"]:
@@ -131,7 +137,7 @@ def select(
     optimiser: optax.GradientTransformation | None = None,
 ) -> Alternation:
     """Inducing points by greedy variance and the kernel by type-II maximum likelihood, in turns: `mercer.inducing.alternate`."""
-    num = M(len(context.X)) if isinstance(M, Root) else M
+    num = number_for(M, len(context.X))
     return alternate(context.X, context.Y, kernel, num, noise=noise, rounds=rounds, steps=steps, optimiser=optimiser)
 
 
@@ -148,7 +154,7 @@ def fit(
     objective: Objective,
     optimiser: optax.GradientTransformation | NaturalGradient | None = None,
     steps: int = 1000,
-    batch_size: int | None = None,
+    batch_size: int | Root | None = None,
     frozen: Callable[[Any], Any] | None = None,
     restarts: int = 1,
     every: int = 100,
@@ -166,13 +172,14 @@ def fit(
         model.likelihood.validate(context.Y, "Y")
     except ValueError as error:
         raise ValueError(f"{error}; Y is centred and scaled unless the experiment says `standardise: [X]`") from None
+    X, Y = rows_for(rows, context.X, context.Y, key=context.key)
     return training.fit(
         model,
         objective,
-        rows_for(rows, context.X, context.Y, key=context.key),
+        (X, Y),
         optimiser=optimiser,
         steps=steps,
-        batch_size=batch_size,
+        batch_size=number_for(batch_size, len(X)),
         frozen=frozen,
         restarts=restarts,
         every=every,
