@@ -103,6 +103,7 @@ def test_later_stages_are_trained_together_too(folder):
     first = {name: value["stages"][name] for name in ("prior", "posterior")}
     again = {"type": "fit", "model": "$posterior.model", "objective": first["posterior"]["objective"], "steps": 5}
     again |= {"rows": 40, "batch_size": {"type": "Root", "of": 1, "factor": 0.5}}  # the same ones, alone and together
+    again["frozen"] = ".posterior.kernel"  # in which rounding grows, at minibatches more than the tolerance
 
     def cells_with(**later):
         (folder / "curve.yaml").write_text(json.dumps({**value, "stages": first | later}))
