@@ -1,7 +1,8 @@
-"""Cells that are trained together: which are, that they give what they give alone, and that one bad cell harms no other."""
+"""Cells that share a program: which do, that they give what they give alone, and that one bad cell harms no other."""
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from test_run import CURVE
@@ -55,7 +56,27 @@ def test_what_cannot_be(folder):
     assert [stages_to_group(cell) for cell in cells_of(folder)] == [["posterior"]] * 4
 
 
-def test_cells_are_what_they_are_alone(folder):
+@pytest.fixture
+def at_once(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(engine, "on_cpu", lambda: False)
+
+
+def test_cells_are_what_they_are_alone(folder, caplog):
+    """To the last bit, where another has been compiled for them."""
+    cells = cells_of(folder)
+    run_group(sent(cells[:1]), str(folder / "together"), Options())
+    with jax.log_compiles():
+        run_group(sent(cells), str(folder / "together"), Options())
+    assert "Compiling some_steps" not in caplog.text and "Compiling jit(some_steps)" not in caplog.text
+    for one in sent(cells)[1:3]:
+        jax.clear_caches()
+        run_cell(*one, str(folder / "alone"))
+        scores = [Store(folder / name).scores(one[2]) for name in ("together", "alone")]
+        assert scores[0] == scores[1] and scores[0]["test"]
+
+
+def test_cells_at_once_are_what_they_are_alone(folder, at_once):
     cells = cells_of(folder)
     run_group(sent(cells), str(folder / "together"), Options())
     trained = list((folder / "together" / "cells").glob("*/log.txt"))
@@ -121,7 +142,9 @@ def test_later_stages_are_trained_together_too(folder):
         assert np.allclose(*(mc.load(path).history for path in paths), rtol=1e-6)
 
 
-def test_a_cell_that_is_not_finite_fails_alone(folder):
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_a_cell_that_is_not_finite_fails_alone(folder, on_cpu, monkeypatch):
+    monkeypatch.setattr(engine, "on_cpu", lambda: on_cpu)
     cells = cells_of(folder, SWEEP.replace("1e-2", "1e200"))
     run_group(sent(cells), str(folder / "runs"), Options())
     store = Store(folder / "runs")
@@ -134,7 +157,7 @@ def test_a_cell_that_is_not_finite_fails_alone(folder):
     )
 
 
-def test_cells_say_why_they_were_not_trained_together(folder, monkeypatch):
+def test_cells_say_why_they_were_not_trained_at_once(folder, at_once, monkeypatch):
     def refuses(cells, store):
         raise ValueError("no program")
 

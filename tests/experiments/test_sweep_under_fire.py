@@ -1,7 +1,6 @@
 """Sweeps that are killed, that run out of disk, memory or time: no finished cell is run again, none is lost or half written."""
 
 import contextlib
-import io
 import json
 import os
 import random
@@ -11,16 +10,32 @@ import sys
 import textwrap
 import time
 
-import polars
-import polars.testing
 import pytest
-from test_sweep import EXACT, KERNEL
+from test_sweep import EXACT
 
 pytestmark = pytest.mark.slow
 CELLS = 200
+TRAINED = """
+data: {type: curve, number: 1, num: 40}
+stages:
+  model:
+    type: fit
+    model:
+      type: Model
+      posterior:
+        type: Sparse
+        prior: {type: GP, kernel: {type: RBF, lengthscale: 0.3}}
+        inducing: {type: Points, Z: {type: kmeans, X: $X, M: 6}}
+      likelihood: {type: Gaussian, variance: 0.1}
+    objective: ELBO
+    steps: 300
+    batch_size: 20
+scores: [nlpd]
+"""
+KERNEL = "stages.model.model.posterior.prior.kernel"
 SWEEP = f"""
 name: many
-experiment: exact.yaml
+experiment: trained.yaml
 grid:
   data.number: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
   {KERNEL}.lengthscale: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
@@ -48,7 +63,7 @@ def trouble(context, kind: str) -> float:
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "exact.yaml").write_text(EXACT)
+    (tmp_path / "trained.yaml").write_text(TRAINED)
     (tmp_path / "many.yaml").write_text(SWEEP)
     return tmp_path
 
@@ -148,9 +163,7 @@ def test_a_cluster_that_runs_already(folder, scheduler):
     for out, options in (("runs", ["--scheduler", scheduler]), ("calm", [])):
         subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet", *options, out=out), check=True)
     assert len(finished(folder)) == CELLS
-    # Up to rounding: the workers of a cluster have their own number of threads.
-    found = [polars.read_csv(io.StringIO(table(folder, out))) for out in ("runs", "calm")]
-    polars.testing.assert_frame_equal(*found, rel_tol=1e-9)
+    assert table(folder) == table(folder, "calm")  # whatever number of threads the workers of a cluster have
     bad = SWEEP.replace(".variance: [0.5, 1.0]", ".variance: [-1.0, 1.0]")
     (folder / "many.yaml").write_text(bad)
     options = ["--scheduler", scheduler, "--fail-fast"]

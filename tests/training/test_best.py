@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from test_together import RATES, job, shared
+from test_together import RATES, job
 from toys import LeastSquares, line, line_data, same, wave_data
 
 import mercer as mc
@@ -108,10 +108,10 @@ def test_together():
     jobs = [job(i, rate)._replace(validate=error(i)) for i, rate in enumerate((0.3, *RATES[1:]))]
     nothing = jobs[0]._replace(validate=lambda model: np.nan)
     options = {"steps": 40, "every": 5}
-    *together, none = fit_together([*jobs, nothing], shared(), patience=10, **options)
+    *together, none = fit_together([*jobs, nothing], patience=10, **options)
     assert none is None
     for one, found in zip(jobs, together, strict=True):
-        optimiser = optax.adam(one.hyperparameters["learning_rate"])
+        optimiser = optax.adam(one.optimiser.numbers["learning_rate"])
         data = {"key": one.key, "validate": one.validate, "patience": 10}
         alone = mc.fit(one.model, one.objective, one.data, optimiser=optimiser, **data, **options)
         assert found.history.shape == alone.history.shape

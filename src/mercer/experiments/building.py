@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from pydantic import TypeAdapter, ValidationError
 
 from mercer.experiments.catalogue import EMPTY, Catalogue, catalogue
@@ -28,6 +29,7 @@ from mercer.experiments.text import ConfigurationError, Document, Path, parse, w
 from mercer.io import registry
 from mercer.io.decoding import Decoder
 from mercer.io.encoding import Encoder
+from mercer.training.tunable import tunable
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _ARITHMETIC = {"*": operator.mul, "+": operator.add, "-": operator.sub}
@@ -200,8 +202,14 @@ def _made(target: Any, /, *positional: Any, **keywords: Any) -> Any:
     return target(*positional, **keywords)
 
 
-# `fit` knows what it has compiled by the functions that went into it: an optimiser is made once for all cells that have the same.
-_made_once = functools.lru_cache(maxsize=256, typed=True)(_made)
+@functools.lru_cache(maxsize=256, typed=True)
+def _made_once(target: Any, /, *positional: Any, **keywords: Any) -> Any:
+    """An optimiser or a schedule, the same object wherever it is said again: `fit` knows by it what it has compiled.
+
+    Optimisers that differ in numbers alone share what is compiled, too.
+    """
+    made = target(*positional, **keywords)
+    return tunable(target, keywords) if isinstance(made, optax.GradientTransformation) and not positional else made
 
 
 def _is_reusable(target: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:

@@ -22,12 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 INSTALL = "sweeps need Dask: pip install 'mercer[sweeps]'"
 _QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
-# Workers are many: each computes in one thread.
+# Workers are many: each computes in one thread. Without the option xla_cpu_multi_thread_eigen=false, which saves no time
+# (measured), XLA's sums round as in a process with many threads, and a cell has the numbers of a run alone.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     "NPROC": "1",  # the threads of XLA's own pool
 }
 _SETTINGS = {

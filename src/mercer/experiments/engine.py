@@ -25,6 +25,7 @@ from mercer.experiments.groups import FAULTS, planned_groups, train_group
 from mercer.experiments.running import run_into
 from mercer.experiments.sweep import Cell, Sweep, problem_of
 from mercer.experiments.text import Document
+from mercer.linalg.products import on_cpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +109,15 @@ def _sent(cell: Cell) -> tuple[dict[str, Any], str, str]:
 
 
 def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: Options, session: str = "") -> None:
-    """Runs cells, those that can be in one program. Where that fails, each is run alone, and says itself what is wrong."""
+    """Runs cells one after another, with what the first of them compiled; on a GPU those that can be are trained at once.
+
+    Where that fails, each is trained alone, and says itself what is wrong.
+    """
     for module in options.imports:
         importlib.import_module(module)
     store = Store(Path(root))
     remark: str | None = None
-    if len(cells) > 1:
+    if len(cells) > 1 and not on_cpu():
         with contextlib.ExitStack() as stack:
             ours = [cell for cell in cells if stack.enter_context(store.claim(cell[2], session))]
             left = [

@@ -1,8 +1,14 @@
-"""Cells that are trained in one program: those that differ in numbers alone (a learning rate, a start, data of the same shapes).
+"""Cells that share a program: those that differ in numbers alone (a learning rate, a start, data of the same shapes).
 
 A plan groups cells by what their configurations say; whether the models that they make are of one form is seen when they are
-made. What a group gives are the results of the stages `fit` of its cells, put where each cell finds them: so a cell is finished
-as it always is, and one that could not be trained with the others (its loss was not finite) is trained alone, and says why.
+made. On the CPU the cells of a group are run one after another by one process: what the first one compiled, the others use
+(`mercer.training.tunable`), and each has, to the last bit, the numbers that it has alone. Trained at once, under one `vmap`, they
+would take as long (measured), and sums would round differently for each number of cells: after some hundred steps, in the
+sixth digit.
+
+On a GPU they are trained at once. What a group gives are then the results of the stages `fit` of its cells, put where each cell
+finds them: so a cell is finished as it always is, and one that could not be trained with the others (its loss was not finite)
+is trained alone, and says why.
 """
 
 import contextlib
@@ -13,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import optax
 
 from mercer.errors import MercerError
 from mercer.experiments.building import Builder
@@ -83,9 +88,8 @@ def _train_stage(stages: Sequence[tuple[Cell, str]], store: Path) -> int:
         jobs = [job for cell, name in stages for job in _jobs(cell, name, store, stack)]
         for group in _of_one_form(jobs):
             if len(group) > 1:
-                numbers = [job.hyperparameters for job, _ in group]
                 steps = group[0][0].settings.get("steps", 1000)
-                fitted = train_together([run for _, run in group], numbers, steps, [job.checkpoint for job, _ in group])
+                fitted = train_together([run for _, run in group], steps, [job.checkpoint for job, _ in group])
                 for (job, _), fit in zip(group, fitted, strict=True):
                     if fit is not None:
                         save(job.path, fit)
@@ -100,15 +104,14 @@ class _Job(NamedTuple):
     objective: Any
     data: tuple[Any, ...]
     key: Any
-    hyperparameters: dict[str, float]
     optimiser: Any
     settings: dict[str, Any]
-    told: str  # of optimiser and settings
+    told: str  # of the settings
     validate: Validation | None
 
     @property
     def checkpoint(self) -> Path:
-        """Of training in a group; alone it has another, as it has another optimiser."""
+        """Of training in a group, which takes no notice of one of a run alone."""
         return self.path.with_suffix(TOGETHER)
 
 
@@ -128,39 +131,27 @@ def _jobs(cell: Cell, name: str, store: Path, stack: contextlib.ExitStack) -> It
         values = problem.values() | made
         builder = Builder(cell.experiment.document, values, jax.random.key(cell.experiment.said.seed))
         settings = builder.arguments(said, ("stages", name))
-        yield _job(said, settings, path, context_of(problem, key_of(builder, name)))
+        yield _job(settings, path, context_of(problem, key_of(builder, name)))
 
 
-def _job(said: Spec, settings: dict[str, Any], path: Path, context: Context) -> _Job:
+def _job(settings: dict[str, Any], path: Path, context: Context) -> _Job:
     data = rows_for(settings.get("rows"), context.X, context.Y, key=context.key)
     validate = validation_of(settings.get("validate"), context)
-    optimiser, numbers, told = _injected(said.arguments().get("optimiser"), settings.get("optimiser"))
     shared = {key: settings[key] for key in _SHARED if key in settings}
     shared["batch_size"] = number_for(settings.get("batch_size"), len(data[0]))
-    told = json.dumps([told, {key: str(value) for key, value in shared.items()}])
-    model, objective = settings["model"], settings["objective"]
-    return _Job(path, model, objective, data, context.key, numbers, optimiser, shared, told, validate)
+    told = json.dumps({key: str(value) for key, value in shared.items()})
+    model, objective, optimiser = settings["model"], settings["objective"], settings.get("optimiser")
+    return _Job(path, model, objective, data, context.key, optimiser, shared, told, validate)
 
 
 def _of_one_form(jobs: Sequence[_Job]) -> list[list[tuple[_Job, Run]]]:
-    """Jobs with their runs, in groups that have an optimiser in common, are of one form, and have come to the same step."""
+    """Jobs with their runs, in groups that are of one form, and have come to the same step."""
     found: dict[Any, list[tuple[_Job, Run]]] = {}
-    optimisers: dict[str, Any] = {}
     for job in jobs:
         options = {key: value for key, value in job.settings.items() if key != "steps"} | {"validate": job.validate}
-        optimiser = optimisers.setdefault(job.told, job.optimiser)
-        run = Run(job.model, job.objective, job.data, optimiser, key=job.key, **options)
+        run = Run(job.model, job.objective, job.data, job.optimiser, key=job.key, **options)
         found.setdefault((job.told, form_of(run), steps_in(job.checkpoint)), []).append((job, run))
     return list(found.values())
-
-
-def _injected(said: Any, made: Any) -> tuple[Any, dict[str, float], str]:
-    """An optimiser whose numbers are a part of its state, these numbers, and what is the same for all that share it."""
-    given = said.arguments() if isinstance(said, Spec) else {}
-    numbers = {name: float(value) for name, value in given.items() if type(value) in (int, float)}
-    if not numbers or len(numbers) < len(given):
-        return made, {}, str(said)
-    return optax.inject_hyperparams(said.entry.target)(**numbers), numbers, f"{said.entry.full_name} {sorted(numbers)}"
 
 
 def _without_numbers(value: Any) -> Any:

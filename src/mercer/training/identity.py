@@ -80,7 +80,8 @@ def _numbered(values: Any) -> dict[str, Any]:
 def _function_parts(function: types.FunctionType) -> tuple[str, dict[str, Any]]:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     parts = {f".{name}": _content(cell) for name, cell in cells}
-    if function.__module__.split(".")[0] not in _LIBRARIES:
+    library = (function.__module__ or "").split(".")[0]  # decorators may leave none
+    if library not in _LIBRARIES:
         parts |= {".code": function.__code__, ".defaults": (function.__defaults__, function.__kwdefaults__)}
     return _name(function), parts
 

@@ -94,12 +94,12 @@ def compiled_loop(
     compiled = jax.jit(some_steps, static_argnums=(0, 1), compiler_options=compiler_options())
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
-    def begin(structure, leaves, params, arrays, example):
+    def begin(structure, leaves, params, arrays, example, numbers):
         rest = jax.tree.unflatten(structure, leaves)
 
         def one(params, arrays):
             model, objective = parts(params, arrays, rest)
-            return stepper.init(params), jax.tree.map(jnp.asarray, objective.init(model, example))
+            return stepper.init(params, numbers), jax.tree.map(jnp.asarray, objective.init(model, example))
 
         optimiser, own = over_restarts(one)(params, arrays)
         state = State(params, optimiser, own, jnp.zeros((), jnp.int32))
@@ -112,9 +112,9 @@ def compiled_loop(
         leaves, structure = jax.tree.flatten(rest)
         return arrays, (structure, tuple(leaves))
 
-    def init(params, fixed, example):
+    def init(params, fixed, example, numbers):
         arrays, static = apart(fixed)
-        return begin(*static, params, arrays, example)
+        return begin(*static, params, arrays, example, numbers)
 
     def loop(state, fixed, *others):
         arrays, static = apart(fixed)

@@ -26,6 +26,7 @@ from mercer.training.progress import Progress
 from mercer.training.results import Callback, Fit, Progressed, TrainingError
 from mercer.training.starts import movable, starts
 from mercer.training.steps import GradientStepper, NaturalStepper, Params, finite_starts
+from mercer.training.tunable import form_and_numbers
 
 _ADAM = optax.adam(0.01)  # one for all calls, so that they share what is compiled
 _constrain = eqx.filter_jit(constrain)
@@ -73,15 +74,17 @@ class Run:
             raise ValueError(f"{'the model has' if frozen is None else 'frozen leaves'} no parameter to train")
         natural = isinstance(optimiser, NaturalGradient)
         num_data = self.feed.example.num_data
-        self.stepper = NaturalStepper(optimiser, num_data) if natural else GradientStepper(optimiser)
+        form, self.numbers = form_and_numbers(optimiser)
+        self.stepper = NaturalStepper(form, num_data) if natural else GradientStepper(form)
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self.feed.example))
-        form = eqx.filter(objective, eqx.is_array, inverse=True)
-        # begun(params, fixed, data): the state before the first step; stepped(state, fixed, data, fed, count, key): some steps
-        self.begun, self.stepped = compiled_loop(form, self.stepper, every, restarts, shapes)
+        objective = eqx.filter(objective, eqx.is_array, inverse=True)
+        # begun(params, fixed, data, numbers): the state before the first step
+        # stepped(state, fixed, data, fed, count, key): some steps
+        self.begun, self.stepped = compiled_loop(objective, self.stepper, every, restarts, shapes)
 
     def start(self) -> State:
         """The state before the first step."""
-        return self.begun(self.params, self.fixed, self.feed.example)
+        return self.begun(self.params, self.fixed, self.feed.example, self.numbers)
 
     def chunk(self, state: State, count: int) -> tuple[State, np.ndarray]:
         """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""

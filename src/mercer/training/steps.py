@@ -1,13 +1,14 @@
 """One step of training, for each kind of optimiser, on free (unconstrained) parameters.
 
-A stepper has `init(params)`, the state of the optimiser, and `step(params, state, loss, number)`, which returns new parameters,
-a new state, the loss before the step and what comes with it; `loss` is the objective of the step's batch as a function of the
-parameters, with the objective's own state for the next step beside it.
+A stepper has `init(params, numbers)`, the state of the optimiser, made with the numbers of a `Tunable`, and
+`step(params, state, loss, number)`, which returns new parameters, a new state, the loss before the step and what comes with
+it; `loss` is the objective of the step's batch as a function of the parameters, with the objective's own state for the next
+step beside it.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,6 +18,7 @@ import optax
 from jaxtyping import Array
 
 from mercer.training.natural import NaturalGradient, natural_step, pairwise
+from mercer.training.tunable import Form
 
 
 class Params(NamedTuple):
@@ -38,9 +40,11 @@ class GradientStepper:
     place of `step` and works out less.
     """
 
-    optimiser: optax.GradientTransformation
+    optimiser: optax.GradientTransformation | Form
 
-    def init(self, params: Params) -> Any:
+    def init(self, params: Params, numbers: Mapping[str, Any]) -> Any:
+        if isinstance(self.optimiser, Form):
+            return self.optimiser.start(params, numbers)
         return self.optimiser.init(params)
 
     def step(self, params: Params, state: Any, loss: Loss, number: Array) -> Stepped:
@@ -63,8 +67,9 @@ class GradientStepper:
         return *self._updated(params, state, loss, value, gradient), value
 
     def _updated(self, params: Params, state: Any, loss: Loss, value: Array, gradient: Params) -> tuple[Params, Any]:
-        update = optax.with_extra_args_support(self.optimiser).update
-        updates, state = update(
+        is_form = isinstance(self.optimiser, Form)
+        optimiser = self.optimiser if is_form else optax.with_extra_args_support(self.optimiser)
+        updates, state = optimiser.update(
             gradient, state, params, value=value, grad=gradient, value_fn=lambda params: loss(params)[0]
         )
         return optax.apply_updates(params, updates), state
@@ -104,8 +109,8 @@ class NaturalStepper:
     def _without_q(self, params: Params) -> Params:
         return self._with_q(params, (None,) * len(self._q(params)))
 
-    def init(self, params: Params) -> Any:
-        return None if self.rest is None else self.rest.init(self._without_q(params))
+    def init(self, params: Params, numbers: Mapping[str, Any]) -> Any:
+        return None if self.rest is None else self.rest.init(self._without_q(params), numbers)
 
     def step(self, params: Params, state: Any, loss: Loss, number: Array) -> Stepped:
         others, q = self._without_q(params), self._q(params)

@@ -1,15 +1,15 @@
 """Several runs in one program: models of one form, each with its own numbers, data, key and learning rate, under one `vmap`.
 
-What differs may be any number that is an array of the model, of the objective or of the data, and the hyperparameters of the
-optimiser (by `optax.inject_hyperparams`). The numbers are those of each run alone, up to rounding: a step of a run sees what it
-would see alone. A run whose loss is not finite stops, and the others go on.
+What differs may be any number that is an array of the model, of the objective or of the data, and the numbers of an optimiser
+that is `Tunable`. The numbers are those of each run alone, up to rounding: a step of a run sees what it would see alone. A run
+whose loss is not finite stops, and the others go on.
 
 Each run may have a checkpoint of its own. So those that were cut off go on together, also in other company, as long as they have
 taken the same number of steps.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from mercer.linalg import quiet_blas
 from mercer.objectives.base import Objective
 from mercer.training import checkpoint as checkpoint_files
 from mercer.training.best import Best
-from mercer.training.identity import description
 from mercer.training.loop import compiler_options
 from mercer.training.results import Fit, TrainingError
 from mercer.training.run import Run, check_count
@@ -34,19 +33,18 @@ _BETWEEN = 60.0  # seconds from one writing of checkpoints to the next
 
 
 class Job(NamedTuple):
-    """What a run has of its own; `hyperparameters` are those that the optimiser is injected with."""
+    """What a run has of its own."""
 
     model: Any
     objective: Objective
     data: tuple[Any, ...]
     key: Any
-    hyperparameters: Mapping[str, float] = {}
+    optimiser: optax.GradientTransformation | None = None
     validate: Callable[[Any], Any] | None = None
 
 
 def fit_together(
     jobs: Sequence[Job],
-    optimiser: optax.GradientTransformation | None = None,
     *,
     steps: int = 1000,
     batch_size: int | None = None,
@@ -57,19 +55,14 @@ def fit_together(
     """What `fit` gives for each job; None where a loss is not finite. The jobs must be of one `form_of`."""
     options = {"batch_size": batch_size, "frozen": frozen, "every": every, "patience": patience}
     runs = [
-        Run(job.model, job.objective, job.data, optimiser, key=job.key, validate=job.validate, **options)
+        Run(job.model, job.objective, job.data, job.optimiser, key=job.key, validate=job.validate, **options)
         for job in jobs
     ]
-    return train_together(runs, [job.hyperparameters for job in jobs], steps)
+    return train_together(runs, steps)
 
 
-def train_together(
-    runs: Sequence[Run],
-    hyperparameters: Sequence[Mapping[str, float]],
-    steps: int,
-    checkpoints: Sequence[Path] | None = None,
-) -> list[Fit | None]:
-    """What each of some runs gives, all of one form and with one optimiser, each with hyperparameters of its own.
+def train_together(runs: Sequence[Run], steps: int, checkpoints: Sequence[Path] | None = None) -> list[Fit | None]:
+    """What each of some runs gives, all of one form.
 
     `checkpoints` has a file for each run, written about every minute. Files that are there at the start hold the same number
     of steps, and training goes on from them.
@@ -81,26 +74,20 @@ def train_together(
     apart = [_apart(run) for run in runs]
     arrays, rest = _stacked([arrays for arrays, _ in apart]), apart[0][1]
     params, data = _stacked([run.params for run in runs]), _stacked([run.feed.data for run in runs])
-    keys = jnp.stack([run.key for run in runs])
+    keys, numbers = jnp.stack([run.key for run in runs]), _stacked([run.numbers for run in runs])
 
-    def begin(params, arrays, data):
-        return first.begun(params, eqx.combine(arrays, rest), data)
+    def begin(params, arrays, data, numbers):
+        return first.begun(params, eqx.combine(arrays, rest), data, numbers)
 
     def some_steps(state, arrays, data, fed, count, key):
         return first.stepped(state, eqx.combine(arrays, rest), data, fed, count, key)
 
-    state = jax.jit(jax.vmap(begin))(params, arrays, data)
-    if hyperparameters[0]:
-        known = state.optimiser.hyperparams
-        given = {
-            name: jnp.asarray([own[name] for own in hyperparameters], known[name].dtype) for name in hyperparameters[0]
-        }
-        state = eqx.tree_at(lambda state: state.optimiser.hyperparams, state, {**known, **given})
+    state = jax.jit(jax.vmap(begin))(params, arrays, data, numbers)
     together = jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0))
     chunk = jax.jit(together, compiler_options=compiler_options())
     history = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs]
     best = [run.no_best() for run in runs]
-    files = None if checkpoints is None else _Files(checkpoints, runs, hyperparameters)
+    files = None if checkpoints is None else _Files(checkpoints, runs)
     if files is not None:
         state, best, history = files.read(state, best, history)
     alive = np.full(len(runs), True)  # all losses are finite
@@ -135,9 +122,9 @@ def train_together(
 class _Files:
     """The checkpoints of some runs, each in a file of its own."""
 
-    def __init__(self, paths: Sequence[Path], runs: Sequence[Run], hyperparameters: Sequence[Mapping[str, float]]):
+    def __init__(self, paths: Sequence[Path], runs: Sequence[Run]):
         self.paths, self.written = paths, time.monotonic()
-        self.identities = [_identity(run, own) for run, own in zip(runs, hyperparameters, strict=True)]
+        self.identities = [run.identity() for run in runs]
 
     def read(
         self, state: Any, best: list[Best | None], history: list[np.ndarray]
@@ -163,15 +150,6 @@ class _Files:
         self.written = time.monotonic()
 
 
-def _identity(run: Run, hyperparameters: Mapping[str, float]) -> dict[str, str]:
-    """What a run is. An optimiser that is given hyperparameters was made with those of another run: they are what counts."""
-    parts = run.identity()
-    if not hyperparameters:
-        return parts
-    kept = {name: text for name, text in parts.items() if not name.startswith("optimiser")}
-    return kept | description(dict(hyperparameters), "hyperparameters")
-
-
 def form_of(run: Run) -> Any:
     """All of a run that is not a number: runs of one form can be trained together."""
     _, rest = _apart(run)
@@ -180,6 +158,7 @@ def form_of(run: Run) -> Any:
         lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (run.params, _apart(run)[0], run.feed.data)
     )
     return (
+        run.stepper,
         structure,
         tuple(map(_hashable, leaves)),
         jax.tree.structure(shapes),

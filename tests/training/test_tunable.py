@@ -1,0 +1,84 @@
+"""Optimisers whose numbers are data: they are what optax gives, and those that differ in numbers share a program."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from toys import LeastSquares, line, line_data, same
+
+import mercer as mc
+from mercer.training.natural import NaturalGradient
+from mercer.training.tunable import Tunable, tunable
+
+SETTINGS = [
+    (optax.sgd, {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True}),
+    (optax.adam, {"learning_rate": 0.05}),
+    (optax.adamw, {"learning_rate": 0.05, "b1": 0.8, "weight_decay": 0.3}),
+    (optax.adabelief, {"learning_rate": 0.05, "eps": 1e-8}),
+    (optax.rmsprop, {"learning_rate": 0.01, "decay": 0.7, "centered": True}),
+    (optax.lion, {"learning_rate": optax.cosine_decay_schedule(0.05, 20), "b1": 0.8}),
+]
+
+
+def trained(optimiser, **options):
+    return mc.fit(line(), LeastSquares(), line_data(), optimiser=optimiser, **{"steps": 20, "every": 10} | options)
+
+
+@pytest.mark.parametrize(("make", "settings"), SETTINGS, ids=lambda value: getattr(value, "__name__", ""))
+def test_steps_are_those_of_optax(make, settings):
+    made = tunable(make, settings)
+    assert isinstance(made, Tunable) and made.numbers == {k: v for k, v in settings.items() if type(v) is float}
+    expected, found = trained(make(**settings)), trained(made)
+    assert np.allclose(found.history, expected.history, rtol=1e-12)
+    for a, b in zip(jax.tree.leaves(found.model), jax.tree.leaves(expected.model), strict=True):
+        assert np.allclose(a, b, rtol=1e-12)
+
+
+def test_it_works_in_a_loop_of_ones_own():
+    """It is an optimiser of optax like any other."""
+    params, states = np.ones(3), []
+    for optimiser in (tunable(optax.adam, {"learning_rate": 0.1}), optax.adam(0.1)):
+        chain = optax.chain(optax.clip(1.0), optimiser)
+        state = chain.init(params)
+        states.append(chain.update(np.array([3.0, -0.5, 0.0]), state, params)[0])
+    assert np.allclose(*states, rtol=1e-12)
+
+
+def test_a_number_is_not_compiled(caplog):
+    """Another rate compiles nothing, and the numbers are to the last bit those of a process that had no other before it."""
+    options = {"every": 7, "steps": 14}  # an `every` that no other test has: loops are kept
+    first = trained(tunable(optax.adam, {"learning_rate": 0.05}), **options)
+    with jax.log_compiles():
+        other = trained(tunable(optax.adam, {"learning_rate": 0.01}), **options)
+        assert "Compiling" not in caplog.text
+        trained(optax.adam(0.01), **options)
+        assert "Compiling" in caplog.text
+    jax.clear_caches()
+    assert same(trained(tunable(optax.adam, {"learning_rate": 0.01}), **options).model, other.model)
+    assert not same(first.model, other.model)
+
+
+def test_what_is_not_tunable_is_what_optax_makes():
+    searching = tunable(optax.lbfgs, {"learning_rate": 0.5})  # it evaluates the loss
+    integers = tunable(optax.adam, {"learning_rate": 1})
+    no_key = tunable(optax.adamw, {"learning_rate": 0.1, "mask": {"a": True}})  # a dictionary cannot be looked up
+    for made in (searching, integers, no_key):
+        assert isinstance(made, optax.GradientTransformation) and not isinstance(made, Tunable)
+
+
+def test_the_rest_of_natural_gradients():
+    X = np.linspace(-1.0, 1.0, 12)[:, None]
+    posterior = mc.Sparse(mc.GP(mc.kernels.RBF(0.5)), mc.inducing.Points(X[::3]))
+    model = mc.Model(posterior, mc.likelihoods.Gaussian(0.1))
+    found = [
+        mc.fit(model, mc.objectives.ELBO(), (X, np.sin(X)), optimiser=NaturalGradient(0.5, rest=rest), steps=3).history
+        for rest in (optax.adam(0.05), tunable(optax.adam, {"learning_rate": 0.05}))
+    ]
+    assert np.allclose(*found, rtol=1e-12)
+
+
+def test_a_checkpoint_of_another_rate_is_refused(tmp_path):
+    options = {"checkpoint": tmp_path / "run.ckpt", "steps": 10}
+    trained(tunable(optax.adam, {"learning_rate": 0.05}), **options)
+    with pytest.raises(mc.training.CheckpointError, match="differs in optimiser"):
+        trained(tunable(optax.adam, {"learning_rate": 0.01}), **options)
