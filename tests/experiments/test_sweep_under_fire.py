@@ -13,6 +13,8 @@ import time
 import pytest
 from test_sweep import EXACT
 
+from mercer.experiments import Sweep
+
 pytestmark = pytest.mark.slow
 CELLS = 200
 TRAINED = """
@@ -126,6 +128,25 @@ def test_killed_at_twenty_random_moments(folder):
     assert not [
         path for path in (folder / "runs" / "cells").iterdir() if path.suffix in (".claim", ".failed", ".partial")
     ]
+
+
+def test_cells_are_what_runs_give(folder):
+    """To the last bit, though a run has all cores."""
+    subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet"), check=True)
+    for cell in random.Random(1).sample(Sweep.read(folder / "many.yaml").cells, 3):
+        (folder / "cell.yaml").write_text(json.dumps(cell.experiment.document.value))
+        alone = [
+            sys.executable,
+            "-m",
+            "mercer.cli",
+            "run",
+            str(folder / "cell.yaml"),
+            "--out",
+            str(folder / cell.identity),
+        ]
+        subprocess.run(alone, check=True, capture_output=True)
+        (scores,) = (folder / cell.identity).glob("*/scores.json")
+        assert scores.read_text() == (folder / "runs" / "cells" / cell.identity / "scores.json").read_text()
 
 
 def test_two_sweeps_at_once(folder):
