@@ -111,7 +111,7 @@ def test_together():
     *together, none = fit_together([*jobs, nothing], patience=10, **options)
     assert none is None
     for one, found in zip(jobs, together, strict=True):
-        optimiser = optax.adam(one.optimiser.numbers["learning_rate"])
+        optimiser = optax.adam(one.optimiser.init.numbers[0])
         data = {"key": one.key, "validate": one.validate, "patience": 10}
         alone = mc.fit(one.model, one.objective, one.data, optimiser=optimiser, **data, **options)
         assert found.history.shape == alone.history.shape

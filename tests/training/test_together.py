@@ -39,7 +39,7 @@ def test_each_is_what_it_is_alone(jobs, batch_size):
             one.model,
             one.objective,
             one.data,
-            optimiser=optax.adam(one.optimiser.numbers["learning_rate"]),
+            optimiser=optax.adam(one.optimiser.init.numbers[0]),
             key=one.key,
             frozen=lambda model: model.posterior.inducing,
             **options,

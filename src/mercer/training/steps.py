@@ -1,6 +1,6 @@
 """One step of training, for each kind of optimiser, on free (unconstrained) parameters.
 
-A stepper has `init(params, numbers)`, the state of the optimiser, made with the numbers of a `Tunable`, and
+A stepper has `init(params, numbers)`, the state of the optimiser, made with the numbers of a tunable one, and
 `step(params, state, loss, number)`, which returns new parameters, a new state, the loss before the step and what comes with
 it; `loss` is the objective of the step's batch as a function of the parameters, with the objective's own state for the next
 step beside it.
@@ -8,7 +8,7 @@ step beside it.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -42,7 +42,7 @@ class GradientStepper:
 
     optimiser: optax.GradientTransformation | Form
 
-    def init(self, params: Params, numbers: Mapping[str, Any]) -> Any:
+    def init(self, params: Params, numbers: tuple[Any, ...]) -> Any:
         if isinstance(self.optimiser, Form):
             return self.optimiser.start(params, numbers)
         return self.optimiser.init(params)
@@ -109,7 +109,7 @@ class NaturalStepper:
     def _without_q(self, params: Params) -> Params:
         return self._with_q(params, (None,) * len(self._q(params)))
 
-    def init(self, params: Params, numbers: Mapping[str, Any]) -> Any:
+    def init(self, params: Params, numbers: tuple[Any, ...]) -> Any:
         return None if self.rest is None else self.rest.init(self._without_q(params), numbers)
 
     def step(self, params: Params, state: Any, loss: Loss, number: Array) -> Stepped:

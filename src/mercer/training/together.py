@@ -1,7 +1,7 @@
 """Several runs in one program: models of one form, each with its own numbers, data, key and learning rate, under one `vmap`.
 
 What differs may be any number that is an array of the model, of the objective or of the data, and the numbers of an optimiser
-that is `Tunable`. The numbers are those of each run alone, up to rounding: a step of a run sees what it would see alone. A run
+that is tunable. The numbers are those of each run alone, up to rounding: a step of a run sees what it would see alone. A run
 whose loss is not finite stops, and the others go on.
 
 Each run may have a checkpoint of its own. So those that were cut off go on together, also in other company, as long as they have

@@ -4,6 +4,7 @@ An optimiser of optax is two functions with its numbers inside: another learning
 a part of the state, and the optimiser is made of numbers that JAX traces.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,61 +17,65 @@ import optax
 class Tuned(NamedTuple):
     """The state: the numbers, and the state of the optimiser that they make."""
 
-    numbers: dict[str, jax.Array]
+    numbers: tuple[jax.Array, ...]
     inner: Any
 
 
-class Form(NamedTuple):
-    """What optimisers have in common that differ in numbers alone: `make(**numbers, **others)`."""
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What optimisers have in common that differ in numbers alone: the names of these, and all other settings."""
 
     make: Callable[..., optax.GradientTransformation]
-    names: tuple[str, ...]  # of the numbers
+    names: tuple[str, ...]
     others: tuple[tuple[str, Any], ...]
 
-    def start(self, params: Any, numbers: Mapping[str, Any]) -> Tuned:
+    def start(self, params: Any, numbers: tuple[Any, ...]) -> Tuned:
         """The state before the first step."""
         dtype = jnp.result_type(*jax.tree.leaves(params))
-        arrays = {name: jnp.asarray(numbers[name], dtype) for name in self.names}
-        return Tuned(arrays, self.make(**arrays, **dict(self.others)).init(params))
+        arrays = tuple(jnp.asarray(number, dtype) for number in numbers)
+        return Tuned(arrays, self._made(arrays).init(params))
 
     def update(self, updates: Any, state: Tuned, params: Any = None, **extra: Any) -> tuple[Any, Tuned]:
         """As that of optax."""
-        made = optax.with_extra_args_support(self.make(**state.numbers, **dict(self.others)))
-        updates, inner = made.update(updates, state.inner, params, **extra)
+        updates, inner = self._made(state.numbers).update(updates, state.inner, params, **extra)
         return updates, Tuned(state.numbers, inner)
 
+    def _made(self, numbers: tuple[Any, ...]) -> optax.GradientTransformationExtraArgs:
+        named = dict(zip(self.names, numbers, strict=True))
+        return optax.with_extra_args_support(self.make(**named, **dict(self.others)))
 
-class Tunable(optax.GradientTransformationExtraArgs):
-    """An optimiser of optax, of which it is known what it was made of."""
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The `init` of a tunable optimiser."""
 
     form: Form
-    numbers: dict[str, float]
+    numbers: tuple[float, ...]
 
-    def __new__(cls, form: Form, numbers: Mapping[str, float]):
-        def init(params):
-            return form.start(params, numbers)
-
-        self = super().__new__(cls, init, form.update)
-        self.form, self.numbers = form, dict(numbers)
-        return self
+    def __call__(self, params: Any) -> Tuned:
+        """The state before the first step."""
+        return self.form.start(params, self.numbers)
 
 
 def tunable(
     make: Callable[..., optax.GradientTransformation], settings: Mapping[str, Any]
 ) -> optax.GradientTransformation:
-    """`make(**settings)`; a `Tunable` in the settings that are floats, if there are some and it can be made of traced ones."""
-    numbers = {name: value for name, value in sorted(settings.items()) if type(value) is float}
-    others = tuple((name, value) for name, value in sorted(settings.items()) if name not in numbers)
-    form = Form(make, tuple(numbers), others)
-    return Tunable(form, numbers) if numbers and _can_be_shared(form, numbers) else make(**settings)
+    """`make(**settings)`, with those settings as data that are floats, if there are some and it can be made of traced ones."""
+    names = tuple(sorted(name for name, value in settings.items() if type(value) is float))
+    form = Form(make, names, tuple((name, settings[name]) for name in sorted(settings) if name not in names))
+    numbers = tuple(settings[name] for name in names)
+    if not names or not _can_be_shared(form, numbers):
+        return make(**settings)
+    return optax.GradientTransformationExtraArgs(Start(form, numbers), form.update)
 
 
-def form_and_numbers(optimiser: Any) -> tuple[Any, dict[str, float]]:
-    """What of an optimiser is compiled, and the numbers that are data: none, but of a `Tunable`."""
-    return (optimiser.form, optimiser.numbers) if isinstance(optimiser, Tunable) else (optimiser, {})
+def form_and_numbers(optimiser: Any) -> tuple[Any, tuple[float, ...]]:
+    """What of an optimiser is compiled, and the numbers that are data: none, but of a tunable one."""
+    start = getattr(optimiser, "init", None)
+    return (start.form, start.numbers) if isinstance(start, Start) else (optimiser, ())
 
 
-def _can_be_shared(form: Form, numbers: Mapping[str, float]) -> bool:
+def _can_be_shared(form: Form, numbers: tuple[float, ...]) -> bool:
     """Whether a form can be looked up, and a step be traced with numbers that are not known.
 
     A step that searches along a line asks for the loss, and cannot.
@@ -81,7 +86,7 @@ def _can_be_shared(form: Form, numbers: Mapping[str, float]) -> bool:
 
     try:
         hash(form)
-        jax.eval_shape(step, np.zeros(1), dict(numbers))
+        jax.eval_shape(step, np.zeros(1), numbers)
     except Exception:  # whatever the code of another library does with a number that it cannot look at
         return False
     return True
