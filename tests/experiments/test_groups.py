@@ -1,6 +1,7 @@
 """Cells that share a program: which do, that they give what they give alone, and that one bad cell harms no other."""
 
 import json
+import threading
 
 import jax
 import numpy as np
@@ -9,10 +10,10 @@ from test_run import CURVE
 
 import mercer as mc
 from mercer.experiments import Experiment, Options, Store, Sweep, engine, run
-from mercer.experiments.engine import run_cell, run_group
+from mercer.experiments.engine import run_cell, run_cells, run_group
 from mercer.experiments.groups import planned_groups, signature, stages_to_group, train_group
 from mercer.experiments.scores import scores_of
-from mercer.training import together
+from mercer.training import loop, together
 
 RATE = "stages.posterior.optimiser.learning_rate"
 SWEEP = f"name: together\nexperiment: curve.yaml\ngrid:\n  data.number: [2, 3]\n  {RATE}: [1e-2, 1e-3]\n"
@@ -70,7 +71,7 @@ def test_cells_are_what_they_are_alone(folder, caplog):
         run_group(sent(cells), str(folder / "together"), Options())
     assert "Compiling some_steps" not in caplog.text and "Compiling jit(some_steps)" not in caplog.text
     for one in sent(cells)[1:3]:
-        jax.clear_caches()
+        loop.compiled_loop.cache_clear()
         run_cell(*one, str(folder / "alone"))
         scores = [Store(folder / name).scores(one[2]) for name in ("together", "alone")]
         assert scores[0] == scores[1] and scores[0]["test"]
@@ -214,3 +215,36 @@ def test_a_group_that_was_cut_off_goes_on(folder, monkeypatch, changes):
         assert np.allclose(*means, rtol=1e-6, atol=1e-9)
     run_cell(*sent(cells)[0], str(folder))
     assert not list((folder / "stages").glob("*.together"))
+
+
+@pytest.fixture
+def worker():
+    """The address of a cluster with one worker, in this process."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_each_cell_of_a_group_is_told_when_it_is_over(folder, worker, monkeypatch):
+    heard, told = threading.Event(), {}
+
+    def watch(identity, state):
+        told[identity] = state
+        heard.set()
+
+    def waits_for_the_first(*arguments, original=engine.run_cell):
+        state = original(*arguments)
+        assert heard.wait(60.0)
+        return state
+
+    monkeypatch.setattr(engine, "run_cell", waits_for_the_first)
+    cells = cells_of(folder)[:2]
+    assert len(planned_groups(cells)) == 1
+    found = run_cells(cells, folder / "runs", Options(scheduler=worker), watch)
+    assert found == told == {cell.identity: "finished" for cell in cells}
+
+
+def test_the_first_failure_ends_a_group_that_is_to_fail_fast(folder):
+    cells = cells_of(folder, SWEEP.replace("[1e-2, 1e-3]", "[1e200, 1e-3]"))
+    run_group(sent(cells), str(folder / "runs"), Options(fail_fast=True))
+    assert [Store(folder / "runs").state(cell.identity) for cell in cells] == ["failed", *["missing"] * 3]

@@ -7,6 +7,7 @@ import pytest
 from toys import LeastSquares, line, line_data, same
 
 import mercer as mc
+from mercer.training import loop
 from mercer.training.natural import NaturalGradient
 from mercer.training.tunable import form_and_numbers, tunable
 
@@ -54,7 +55,7 @@ def test_a_number_is_not_compiled(caplog):
         assert "Compiling" not in caplog.text
         trained(optax.adam(0.01), **options)
         assert "Compiling" in caplog.text
-    jax.clear_caches()
+    loop.compiled_loop.cache_clear()
     assert same(trained(tunable(optax.adam, {"learning_rate": 0.01}), **options).model, other.model)
     assert not same(first.model, other.model)
 

@@ -13,9 +13,11 @@ no fault of the cells that it ran.
 import contextlib
 import dataclasses
 import json
+import os
 import socket
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +58,12 @@ class Store:
     def is_left(self, identity: str) -> bool:
         """Whether a cell is neither finished nor failed."""
         return scores_in(self.folder(identity)) is None and not self._beside(identity, "failed").exists()
+
+    def over(self, identities: Iterable[str]) -> dict[str, State]:
+        """Of these cells, those that are finished or failed, by one look at the folder."""
+        folder = self.root / "cells"
+        names = set(os.listdir(folder)) if folder.is_dir() else set[str]()
+        return {one: "finished" if one in names else "failed" for one in identities if names & {one, f"{one}.failed"}}
 
     def deaths(self, identity: str) -> int:
         """How many processes died while they ran a cell."""

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from mercer.experiments.cells import Store, error_in_words
-from mercer.experiments.clusters import Cluster, client_of, imported
+from mercer.experiments.clusters import Cluster, client_of
 from mercer.experiments.experiment import Experiment
 from mercer.experiments.groups import FAULTS, planned_groups, train_group
 from mercer.experiments.running import run_into
 from mercer.experiments.sweep import Cell, Sweep, problem_of
 from mercer.experiments.text import Document
 from mercer.linalg.products import on_cpu
+
+_LOOK = 0.3  # seconds from one look at what is over to the next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,6 @@ def run_cells(
 
     What another process runs is waited for, and run if that process dies. An error of the disk is raised in the end.
     """
-    distributed = imported()
     store, left, session = Store(root), {cell.identity: cell for cell in cells}, secrets.token_hex(8)
     found: dict[str, str] = {}
     trouble: OSError | None = None
@@ -82,18 +83,21 @@ def run_cells(
             groups = planned_groups(list(left.values()), len(client.scheduler_info()["workers"]))
             sent = [([_sent(cell) for cell in group], str(root.absolute()), options, session) for group in groups]
             futures = dict(zip((client.submit(run_group, *each, pure=False) for each in sent), groups, strict=True))
-            for future in distributed.as_completed(futures):
-                error = future.exception() if future.status == "error" else None
-                trouble = error if isinstance(error, OSError) else trouble
-                for identity in (cell.identity for cell in futures[future]):
-                    if error is not None and not isinstance(error, OSError):
-                        store.fail(identity, *error_in_words(error))
-                    state = store.state(identity)
-                    if state in ("finished", "failed"):
-                        left.pop(identity)
-                        found[identity] = state
-                        if watch is not None:
-                            watch(identity, state)
+            while futures:
+                time.sleep(_LOOK)
+                for future in [future for future in futures if future.status not in ("pending", "lost")]:
+                    group = futures.pop(future)
+                    error = future.exception() if future.status == "error" else None
+                    if isinstance(error, OSError):
+                        trouble = error
+                    elif error is not None:
+                        for identity in filter(store.is_left, (cell.identity for cell in group)):
+                            store.fail(identity, *error_in_words(error))
+                for identity, state in store.over(left).items():
+                    left.pop(identity)
+                    found[identity] = state
+                    if watch is not None:
+                        watch(identity, state)
                 if options.fail_fast and "failed" in found.values():
                     client.cancel(list(futures))
                     return found
@@ -133,7 +137,8 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
                 except FAULTS as error:
                     remark = f"not trained in one program with {len(left) - 1} more: {type(error).__name__}: {error}"
     for cell in cells:
-        run_cell(*cell, root, options.seconds, session, remark)
+        if run_cell(*cell, root, options.seconds, session, remark) == "failed" and options.fail_fast:
+            return
 
 
 def run_cell(
