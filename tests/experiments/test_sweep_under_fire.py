@@ -131,7 +131,7 @@ def test_killed_at_twenty_random_moments(folder):
 
 
 def test_cells_are_what_runs_give(folder):
-    """To the last bit, though a run has all cores."""
+    """To the last bit, though a run has all cores: the matrices are small."""
     subprocess.run(command(folder, "run", str(folder / "many.yaml"), "--quiet"), check=True)
     for cell in random.Random(1).sample(Sweep.read(folder / "many.yaml").cells, 3):
         (folder / "cell.yaml").write_text(json.dumps(cell.experiment.document.value))

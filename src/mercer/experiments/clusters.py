@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 INSTALL = "sweeps need Dask: pip install 'mercer[sweeps]'"
 _QUEUES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster"}
 # Workers are many: each computes in one thread. Without the option xla_cpu_multi_thread_eigen=false, which saves no time
-# (measured), XLA's sums round as in a process with many threads, and a cell has the numbers of a run alone.
+# (measured), XLA's products round as in a process with many threads, and a small model has the numbers that it has there.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
