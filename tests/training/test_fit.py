@@ -10,7 +10,7 @@ from toys import KEY, LeastSquares, all_finite, line, line_data, same, sparse, w
 
 import mercer as mc
 from mercer.parameters import declarations
-from mercer.training import EarlyStopping, NaturalGradient
+from mercer.training import EarlyStopping, NaturalGradient, loop
 
 
 def changes(before, after):
@@ -198,3 +198,22 @@ def test_early_stopping_waits_for_its_patience():
     assert len(flat.history) == 8
     falling = mc.fit(line(), LeastSquares(), data, optimiser=optax.sgd(0.01), steps=20, every=2, callbacks=[stopping])
     assert len(falling.history) == 20
+
+
+def test_each_program_is_kept_by_itself():
+    """Models of other structure or shape have entries of their own among the few that are kept, and numbers share one."""
+    X = np.linspace(-1.0, 1.0, 12)[:, None]
+
+    def missed(kernel, M):
+        before = loop.compiled_loop.cache_info().misses
+        posterior = mc.Sparse(mc.GP(kernel), mc.inducing.Points(X[:M]))
+        mc.fit(mc.Model(posterior, mc.likelihoods.Gaussian(0.1)), mc.objectives.ELBO(), (X, X), steps=1, every=11)
+        return loop.compiled_loop.cache_info().misses - before
+
+    cases = [
+        (mc.kernels.RBF(0.5), 3),
+        (mc.kernels.RBF(0.7), 3),
+        (mc.kernels.Matern32(0.5), 3),
+        (mc.kernels.RBF(0.5), 4),
+    ]
+    assert [missed(*case) for case in cases] == [1, 0, 1, 1]

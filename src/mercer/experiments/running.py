@@ -223,7 +223,7 @@ def _history(made: dict[str, Any]) -> str:
 def means_of_spans(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The means of values over consecutive spans, at most so many, and where each span ends."""
     ends = np.unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(int))[1:]
-    return ends, np.array([np.mean(span) for span in np.split(values, ends[:-1])])
+    return ends, np.add.reduceat(values, [0, *ends[:-1]]) / np.diff(ends, prepend=0)
 
 
 def _text(path: Path, text: str) -> None:

@@ -29,33 +29,50 @@ class State(NamedTuple):
     step: Array
 
 
+class Static(NamedTuple):
+    """What of a run is a part of its program: the structure of what is fixed, and its leaves that are no arrays."""
+
+    structure: Any
+    leaves: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, fixed: Params) -> tuple[Params, "Static"]:
+        """The arrays of what is fixed, and the rest."""
+        arrays, rest = eqx.partition(fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
+        leaves, structure = jax.tree.flatten(rest)
+        return arrays, cls(structure, tuple(leaves))
+
+
 @functools.lru_cache(maxsize=16)
 def compiled_loop(
     form: Objective,
     stepper: GradientStepper | NaturalStepper,
     every: int,
     restarts: int,
+    static: Static,
     shapes: tuple[tuple[int, ...], ...],
 ):
     """The compiled start of a run and loop over steps, for an objective given without its numbers.
 
-    A cache of few entries, as each keeps what XLA made of it; `shapes`, of the data, are there to tell entries apart.
+    A cache of few entries, each of one program, as it keeps what XLA made of it; `shapes`, of all arrays, are there to tell
+    entries apart.
     """
+    rest = jax.tree.unflatten(static.structure, static.leaves)
 
     def over_restarts(function):
         return jax.vmap(function) if restarts > 1 else function
 
-    def parts(params, arrays, rest):
+    def parts(params, arrays):
         """The model and the objective that free parameters stand for."""
         free = eqx.combine(params, arrays, rest)
         return constrain(free.model), constrain(free.objective) if form.trained else free.objective
 
-    def step(rest, data, batch, key, number):
+    def step(data, batch, key, number):
         """One step on a batch, for one start or for all of them."""
 
         def one(params, arrays, optimiser, state):
             def at(params, number, key):
-                model, objective = parts(params, arrays, rest)
+                model, objective = parts(params, arrays)
                 return objective.value_in_training(model, batch, Context(number, data, state), key=key)
 
             def loss(params):
@@ -69,9 +86,8 @@ def compiled_loop(
 
         return over_restarts(one)
 
-    def some_steps(structure, leaves, state: State, arrays, data, fed, count, key):
+    def some_steps(state: State, arrays, data, fed, count, key):
         """Up to `count` steps; fewer if no start has a finite loss any more. Returns the state and the losses."""
-        rest = jax.tree.unflatten(structure, leaves)
 
         def go_on(carry):
             i, _, _, finite = carry
@@ -80,7 +96,7 @@ def compiled_loop(
         def body(carry):
             i, state, losses, _ = carry
             batch = data if fed is None else fed.batch(data, i)
-            take = step(rest, data, batch, jax.random.fold_in(key, state.step), state.step)
+            take = step(data, batch, jax.random.fold_in(key, state.step), state.step)
             params, optimiser, own, loss = take(state.params, arrays, state.optimiser, state.objective)
             state = State(params, optimiser, own, state.step + 1)
             return i + 1, state, losses.at[i].set(loss.astype(losses.dtype)), jnp.any(jnp.isfinite(loss))
@@ -91,14 +107,12 @@ def compiled_loop(
         return done, state, losses
 
     # `jax.jit` of a function that goes lets go of what XLA made of it; `eqx.filter_jit` keeps it for ever.
-    compiled = jax.jit(some_steps, static_argnums=(0, 1), compiler_options=compiler_options())
+    compiled = jax.jit(some_steps, compiler_options=compiler_options())
 
-    @functools.partial(jax.jit, static_argnums=(0, 1))
-    def begin(structure, leaves, params, arrays, example, numbers):
-        rest = jax.tree.unflatten(structure, leaves)
-
+    @jax.jit
+    def begin(params, arrays, example, numbers):
         def one(params, arrays):
-            model, objective = parts(params, arrays, rest)
+            model, objective = parts(params, arrays)
             return stepper.init(params, numbers), jax.tree.map(jnp.asarray, objective.init(model, example))
 
         optimiser, own = over_restarts(one)(params, arrays)
@@ -106,24 +120,13 @@ def compiled_loop(
         # Without weak types, which the state after a step does not have: else the loop is compiled twice.
         return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state)
 
-    def apart(fixed):
-        """The arrays of what is fixed, and the rest, which is a part of what is compiled."""
-        arrays, rest = eqx.partition(fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
-        leaves, structure = jax.tree.flatten(rest)
-        return arrays, (structure, tuple(leaves))
-
-    def init(params, fixed, example, numbers):
-        arrays, static = apart(fixed)
-        return begin(*static, params, arrays, example, numbers)
-
-    def loop(state, fixed, *others):
-        arrays, static = apart(fixed)
+    def loop(state, *others):
         # Options are those of a whole program: JAX refuses them in a part of one, as this is in `fit_together`.
         inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state))
         steps: Callable[..., Any] = some_steps if inside else compiled
-        return steps(*static, state, arrays, *others)
+        return steps(state, *others)
 
-    return init, loop
+    return begin, loop
 
 
 def compiler_options() -> dict[str, bool] | None:

@@ -22,8 +22,8 @@ class Minibatches:
 
     def __init__(self, num_data: int, size: int, seed: tuple[int, ...]):
         self.num_data, self.size, self.seed = num_data, size, seed
-        self._orders: dict[int, Future[np.ndarray]] = {}
         self._thread = ThreadPoolExecutor(1)
+        self._ahead: Future[dict[int, np.ndarray]] = self._thread.submit(dict)
 
     @property
     def order(self) -> tuple[int | tuple[int, ...], ...]:
@@ -35,16 +35,17 @@ class Minibatches:
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence((*self.seed, number))))
         return random.permutation(self.num_data).astype(row_dtype(self.num_data))
 
+    def _orders(self, numbers: range, known: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """The orders of some passes, of which some are known."""
+        return {number: known[number] if number in known else self._order(number) for number in numbers}
+
     def indices(self, first_step: int, num_steps: int) -> np.ndarray:
         """The rows of some consecutive steps, [num_steps, size]."""
         start, stop = first_step * self.size, (first_step + num_steps) * self.size
         first, last = start // self.num_data, (stop - 1) // self.num_data
         last_ahead = (2 * stop - start - 1) // self.num_data
-        known = self._orders
-        self._orders = {
-            number: known.get(number) or self._thread.submit(self._order, number)
-            for number in range(first, last_ahead + 1)
-        }
-        rows = np.concatenate([self._orders[number].result() for number in range(first, last + 1)])
+        orders = self._orders(range(first, last + 1), self._ahead.result())
+        self._ahead = self._thread.submit(self._orders, range(last, last_ahead + 1), orders)
+        rows = np.concatenate(list(orders.values()))
         offset = first * self.num_data
         return rows[start - offset : stop - offset].reshape(num_steps, self.size)

@@ -20,7 +20,7 @@ from mercer.training import checkpoint as checkpoints
 from mercer.training.best import Best, better
 from mercer.training.feed import feed_of
 from mercer.training.identity import description
-from mercer.training.loop import State, compiled_loop
+from mercer.training.loop import State, Static, compiled_loop
 from mercer.training.natural import NaturalGradient
 from mercer.training.progress import Progress
 from mercer.training.results import Callback, Fit, Progressed, TrainingError
@@ -76,21 +76,22 @@ class Run:
         num_data = self.feed.example.num_data
         form, self.numbers = form_and_numbers(optimiser)
         self.stepper = NaturalStepper(form, num_data) if natural else GradientStepper(form)
-        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(self.feed.example))
+        self.arrays, self.static = Static.of(self.fixed)
+        shapes = tuple(map(np.shape, jax.tree.leaves((self.params, self.arrays, self.feed.example))))
         objective = eqx.filter(objective, eqx.is_array, inverse=True)
-        # begun(params, fixed, data, numbers): the state before the first step
-        # stepped(state, fixed, data, fed, count, key): some steps
-        self.begun, self.stepped = compiled_loop(objective, self.stepper, every, restarts, shapes)
+        # begun(params, arrays, data, numbers): the state before the first step
+        # stepped(state, arrays, data, fed, count, key): some steps
+        self.begun, self.stepped = compiled_loop(objective, self.stepper, every, restarts, self.static, shapes)
 
     def start(self) -> State:
         """The state before the first step."""
-        return self.begun(self.params, self.fixed, self.feed.example, self.numbers)
+        return self.begun(self.params, self.arrays, self.feed.example, self.numbers)
 
     def chunk(self, state: State, count: int) -> tuple[State, np.ndarray]:
         """The state after `count` steps (at most `every`) and their losses; fewer if none is finite any more."""
         fed = self.feed.chunk(int(state.step), count, self.every)
         # `count` as an array: a number would be a part of what is compiled.
-        results = self.stepped(state, self.fixed, self.feed.data, fed, np.asarray(count), self.key)
+        results = self.stepped(state, self.arrays, self.feed.data, fed, np.asarray(count), self.key)
         done, state, losses = jax.block_until_ready(results)
         return state, np.asarray(losses)[: int(done)]
 

@@ -125,8 +125,12 @@ class NaturalStepper:
         return self._with_q(others, tuple(moved)), state, value, beside
 
 
-@functools.partial(jax.jit, static_argnums=1)
 def finite_starts(params: Params, restarts: int) -> Array:
     """Which of the starts have only finite parameters, [restarts]."""
-    leaves = [jnp.isfinite(leaf).reshape(restarts, -1).all(axis=1) for leaf in jax.tree.leaves(params)]
-    return jnp.all(jnp.stack(leaves), axis=0)
+    return _all_finite(jax.tree.leaves(params), restarts)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _all_finite(leaves: list[Array], restarts: int) -> Array:
+    found = [jnp.isfinite(leaf).reshape(restarts, -1).all(axis=1) for leaf in leaves]
+    return jnp.all(jnp.stack(found), axis=0)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,19 +70,12 @@ def train_together(runs: Sequence[Run], steps: int, checkpoints: Sequence[Path] 
     first = runs[0]
     if len({form_of(run) for run in runs}) > 1:
         raise ValueError("fit_together: the jobs are not of one form")
-    apart = [_apart(run) for run in runs]
-    arrays, rest = _stacked([arrays for arrays, _ in apart]), apart[0][1]
-    params, data = _stacked([run.params for run in runs]), _stacked([run.feed.data for run in runs])
+    params, arrays = _stacked([run.params for run in runs]), _stacked([run.arrays for run in runs])
+    data = _stacked([run.feed.data for run in runs])
     keys, numbers = jnp.stack([run.key for run in runs]), _stacked([run.numbers for run in runs])
 
-    def begin(params, arrays, data, numbers):
-        return first.begun(params, eqx.combine(arrays, rest), data, numbers)
-
-    def some_steps(state, arrays, data, fed, count, key):
-        return first.stepped(state, eqx.combine(arrays, rest), data, fed, count, key)
-
-    state = jax.jit(jax.vmap(begin))(params, arrays, data, numbers)
-    together = jax.vmap(some_steps, in_axes=(0, 0, 0, 0, None, 0))
+    state = jax.jit(jax.vmap(first.begun))(params, arrays, data, numbers)
+    together = jax.vmap(first.stepped, in_axes=(0, 0, 0, 0, None, 0))
     chunk = jax.jit(together, compiler_options=compiler_options())
     history = [np.zeros((0,), first.feed.example.Y.dtype) for _ in runs]
     best = [run.no_best() for run in runs]
@@ -152,10 +144,9 @@ class _Files:
 
 def form_of(run: Run) -> Any:
     """All of a run that is not a number: runs of one form can be trained together."""
-    _, rest = _apart(run)
-    leaves, structure = jax.tree.flatten((rest, run.objective.trained, run.every, run.feed.batch_size))
+    leaves, structure = jax.tree.flatten((run.static, run.objective.trained, run.every, run.feed.batch_size))
     shapes = jax.tree.map(
-        lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (run.params, _apart(run)[0], run.feed.data)
+        lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), (run.params, run.arrays, run.feed.data)
     )
     return (
         run.stepper,
@@ -164,10 +155,6 @@ def form_of(run: Run) -> Any:
         jax.tree.structure(shapes),
         tuple(map(str, jax.tree.leaves(shapes))),
     )
-
-
-def _apart(run: Run) -> tuple[Any, Any]:
-    return eqx.partition(run.fixed, lambda leaf: isinstance(leaf, jax.Array | np.ndarray))
 
 
 def _hashable(leaf: Any) -> Any:
