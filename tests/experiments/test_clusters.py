@@ -39,6 +39,7 @@ def test_job_scripts(folder, kind, lines):
     assert [line for line in lines if line not in script.splitlines()] == []
     before, _, worker = script.partition("distributed.cli.dask_worker")
     assert "module load python" in before and "export OPENBLAS_NUM_THREADS='1'" in before
+    assert "export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE='False'" in before
     # A worker ends before the queue would kill it.
     assert cluster.lifetime == 7200 - 360 and "--lifetime 6840s --lifetime-stagger 60s" in worker
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import pytest
@@ -43,11 +42,13 @@ grid:
   {KERNEL}.lengthscale: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
   {KERNEL}.variance: [0.5, 1.0]
 """
-# Stages of a user: one that never ends, one that takes all memory.
+# Stages of a user: one that never ends, one that takes all memory, one that leaves some of it taken.
 OWN = """
 import sys, time
 import numpy as np
 from mercer.experiments import stage
+
+left = []
 
 @stage
 def trouble(context, kind: str) -> float:
@@ -59,6 +60,8 @@ def trouble(context, kind: str) -> float:
         while True:
             held.append(np.ones(10_000_000))
             time.sleep(0.01)
+    if kind == "careless":
+        left.append(np.ones(30_000_000))
     return 1.0
 """
 
@@ -220,25 +223,35 @@ def test_a_full_disk(folder, small_disk):
     assert table(folder, "small") == table(folder, "calm")
 
 
+@pytest.fixture
+def own_stages(folder):
+    """What runs a sweep of an experiment with stages of the user's, by its grid: options of the command, and what it said."""
+    (folder / "own_stages.py").write_text(OWN)
+    (folder / "exact.yaml").write_text(EXACT.replace("stages:\n", "stages:\n  first: {type: trouble, kind: none}\n"))
+
+    def ran(text, *options):
+        (folder / "many.yaml").write_text(f"name: trouble\nexperiment: exact.yaml\n{text}")
+        arguments = command(folder, "run", str(folder / "many.yaml"), "--import", "own_stages", *options)
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        return subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=300)
+
+    return ran
+
+
+def test_a_worker_that_fills_up_is_replaced(own_stages):
+    """What cells leave behind is no fault of those that come after them."""
+    grid = "grid: {seed: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], stages.first.kind: [careless]}"
+    done = own_stages(grid, "--workers", "1", "--memory", "2GiB")
+    assert done.returncode == 0 and "10 cells: 10 finished" in done.stdout
+
+
 @pytest.mark.parametrize(("kind", "limits", "said"), [
     ("endless", ["--seconds", "30"], "it was stopped after 30 s, its time limit"),
     ("greedy", ["--memory", "1GiB"], "3 processes died while they ran it"),
 ])  # fmt: skip
-def test_a_cell_that_takes_too_much(folder, kind, limits, said):
-    (folder / "own_stages.py").write_text(OWN)
-    (folder / "exact.yaml").write_text(EXACT.replace("stages:\n", "stages:\n  first: {type: trouble, kind: none}\n"))
-    (folder / "many.yaml").write_text(
-        textwrap.dedent(f"""
-        name: trouble
-        experiment: exact.yaml
-        grid: {{seed: [0, 1, 2, 3], stages.first.kind: [none, {kind}]}}
-        exclude: [{{seed: [0, 1, 3], stages.first.kind: {kind}}}]
-    """)
-    )
-    arguments = command(folder, "run", str(folder / "many.yaml"), "--import", "own_stages", *limits)
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(folder)}, timeout=300
-    )
+def test_a_cell_that_takes_too_much(folder, own_stages, kind, limits, said):
+    grid = f"grid: {{seed: [0, 1, 2, 3], stages.first.kind: [none, {kind}]}}"
+    done = own_stages(f"{grid}\nexclude: [{{seed: [0, 1, 3], stages.first.kind: {kind}}}]", *limits)
     assert done.returncode == 3 and "5 cells: 4 finished, 1 failed" in done.stdout
     reason = subprocess.run(command(folder, "status", "--failed"), capture_output=True, text=True, check=True).stdout
     assert said in reason

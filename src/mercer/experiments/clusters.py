@@ -29,10 +29,13 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "NPROC": "1",  # the threads of XLA's own pool
+    "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",  # the setting below, for workers of a queue
 }
 _SETTINGS = {
     "distributed.scheduler.allowed-failures": 1_000_000,  # lost workers: what counts is written beside each cell
     "distributed.worker.daemon": False,
+    # A worker that is paused until it is smaller waits for ever: it becomes so by its end alone.
+    "distributed.worker.memory.pause": False,
     "distributed.worker.profile.enabled": False,  # it looks at the threads of a worker a hundred times a second
     "distributed.comm.timeouts.connect": "60s",
 }
