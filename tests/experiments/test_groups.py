@@ -2,6 +2,7 @@
 
 import json
 import threading
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -248,3 +249,21 @@ def test_the_first_failure_ends_a_group_that_is_to_fail_fast(folder):
     cells = cells_of(folder, SWEEP.replace("[1e-2, 1e-3]", "[1e200, 1e-3]"))
     run_group(sent(cells), str(folder / "runs"), Options(fail_fast=True))
     assert [Store(folder / "runs").state(cell.identity) for cell in cells] == ["failed", *["missing"] * 3]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="memory maps are those of Linux")
+def test_a_process_with_many_programs_lets_go_of_them(folder, monkeypatch):
+    def maps():
+        return Path("/proc/self/maps").read_text().count("\n")
+
+    cells = sent(cells_of(folder))
+    run_group(cells[:1], str(folder / "runs"), Options())
+    full = maps()
+    run_group(cells[1:2], str(folder / "runs"), Options())
+    assert maps() < full + 50  # the limit is far, and what is compiled is used again
+    monkeypatch.setattr(engine, "_MAPS", 0.0)
+    run_group([], str(folder / "runs"), Options())
+    assert maps() < full - 100
+    run_group(cells[2:3], str(folder / "runs"), Options())
+    assert Store(folder / "runs").state(cells[2][2]) == "finished"

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from mercer.experiments.cells import Store, error_in_words
 from mercer.experiments.clusters import Cluster, client_of
 from mercer.experiments.experiment import Experiment
@@ -28,6 +30,7 @@ from mercer.experiments.text import Document
 from mercer.linalg.products import on_cpu
 
 _LOOK = 0.3  # seconds from one look at what is over to the next
+_MAPS = 0.5  # the share of its memory maps from which a process lets go of programs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,7 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
     """
     for module in options.imports:
         importlib.import_module(module)
+    _let_go_of_programs()
     store = Store(Path(root))
     remark: str | None = None
     if len(cells) > 1 and not on_cpu():
@@ -139,6 +143,14 @@ def run_group(cells: list[tuple[dict[str, Any], str, str]], root: str, options: 
     for cell in cells:
         if run_cell(*cell, root, options.seconds, session, remark) == "failed" and options.fail_fast:
             return
+
+
+def _let_go_of_programs() -> None:
+    """Before there are too many: each takes some hundred memory maps, and Linux lets a process have 65,530."""
+    with contextlib.suppress(OSError, ValueError):  # other systems do not count
+        maps = Path("/proc/self/maps").read_bytes().count(b"\n")
+        if maps > _MAPS * int(Path("/proc/sys/vm/max_map_count").read_text()):
+            jax.clear_caches()
 
 
 def run_cell(
