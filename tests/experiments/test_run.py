@@ -240,7 +240,10 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            ("stages.posterior.stps=3", "stages.posterior.stps: unknown setting; did you mean 'steps'?"),
+            (
+                "stages.posterior.stps=3",
+                "'stages.posterior.stps=3': stages.posterior.stps: unknown setting; did you mean 'steps'",
+            ),
             ("stages.posteror.steps=3", "has no stages.posteror; did you mean 'posterior'?"),
             ("sed=3", "sed: unknown setting; did you mean 'seed'?"),
             ("seed=a", "seed: expected a valid integer, got 'a'"),

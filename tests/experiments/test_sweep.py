@@ -114,9 +114,25 @@ class TestCells:
             ("grid:", "grd:", "line 4: grd: unknown setting; did you mean 'grid'?"),
             ("experiment: exact.yaml", "experiment: none.yaml", "none.yaml cannot be read"),
             ("experiment: exact.yaml", "name2: a", "'experiment' is missing"),
-            ("data.number", "data.nmber", "data.nmber: unknown setting; did you mean 'number'? (with data.nmber=1"),
-            ("data.number", "dat.number", "has no dat; did you mean 'data'?"),
-            ("[1, 2]", "[1, 12]", "number expects one of 1 to 10, got 12 (with data.number=12"),
+            (
+                "data.number",
+                "data.nmber",
+                "the sweep, line 5: data.nmber: unknown setting; did you mean 'number'? (with",
+            ),
+            ("data.number", "dat.number", "exact.yaml has no dat; did you mean 'data'? (with dat.number=1"),
+            ("[1, 2]", "[1, 12]", "data: number expects one of 1 to 10, got 12 (with data.number=12"),
+            (
+                f"{KERNEL}.lengthscale",
+                KERNEL,
+                "the sweep, line 6: stages.model.value.posterior.prior.kernel: expected a",
+            ),
+            ("[1, 2]", "[1, 2]\nlist: [{seed: 1},\n  {seed: a}]", "the sweep, line 8: seed: expected a valid integer"),
+            ("[1, 2]", "[1, 2]\nzip: {seed: [1,\n  a]}", "the sweep, line 8: seed: expected a valid integer"),
+            (
+                "[1, 2]",
+                "[1, 2]\nrandom: {num: 1, of: {data.num: {low: 0.1, high: 0.2}}}",
+                "the sweep, line 7: data.num: expected an integer, got",
+            ),
             ("[1, 2]", "[]", "grid.data.number: expected a list of values, or a mapping from labels to values, got []"),
             ("[1, 2]", "3", "grid.data.number: expected a list of values, or a mapping from labels to values, got 3"),
             ("[1, 2]", "[1, 2]\nzip: {seed: [0], data.noise: [1, 2]}", "zip: lists of the same length are expected"),
@@ -177,6 +193,18 @@ class TestStates:
         with contextlib.nullcontext() if is_fault else pytest.raises(OSError, match="No space left"):
             run_cell(*one)
         assert Store(folder / "runs").state(cell.identity) == ("failed" if is_fault else "missing")
+
+    def test_what_is_not_whole_is_made_again(self, folder):
+        """A folder of a cell that was copied, and the copy cut off."""
+        sweep, store = sweep_of(folder), Store(folder / "runs")
+        run_here(sweep, store.root)
+        first, second, third, fourth = (cell.identity for cell in sweep.cells)
+        scores = store.scores(first)
+        (store.folder(first) / "scores.json").unlink()
+        (store.folder(second) / "scores.json").write_text('{"scores": {"te')
+        assert store.over([first, second, third, fourth]) == dict.fromkeys((third, fourth), "finished")
+        run_here(sweep, store.root)
+        assert store.scores(first) == scores and store.scores(second) is not None
 
     def test_one_owner(self, tmp_path):
         owners, barrier = [], threading.Barrier(8)

@@ -60,10 +60,11 @@ class Store:
         return scores_in(self.folder(identity)) is None and not self._beside(identity, "failed").exists()
 
     def over(self, identities: Iterable[str]) -> dict[str, State]:
-        """Of these cells, those that are finished or failed, by one look at the folder."""
+        """Of these cells, those that are finished or failed; only what is new in the folder is opened."""
         folder = self.root / "cells"
         names = set(os.listdir(folder)) if folder.is_dir() else set[str]()
-        return {one: "finished" if one in names else "failed" for one in identities if names & {one, f"{one}.failed"}}
+        new = [one for one in identities if names & {one, f"{one}.failed"}]
+        return {one: self.state(one) for one in new if not self.is_left(one)}
 
     def deaths(self, identity: str) -> int:
         """How many processes died while they ran a cell."""

@@ -246,7 +246,7 @@ def _changed(document: Document, change: str) -> Document:
 
 
 def placed(document: Document, where: str, new: Any, said: str) -> Document:
-    """A document with another value at a path, such as `stages.posterior.steps`; `said` is for messages.
+    """A document with another value at a path, such as `stages.posterior.steps`; `said` is where it comes from, for messages.
 
     The rest is shared with the document, which stays as it is.
     """
@@ -265,4 +265,4 @@ def placed(document: Document, where: str, new: Any, said: str) -> Document:
         changed[part] = new if last else inside(value[part], i + 1)
         return changed
 
-    return dataclasses.replace(document, value=inside(document.value, 0))
+    return dataclasses.replace(document, value=inside(document.value, 0), changes=document.changes | {path: said})

@@ -106,10 +106,10 @@ def run_into(
 
 
 def scores_in(folder: Path) -> dict[str, dict[str, float]] | None:
-    """The scores of a run that is finished."""
+    """The scores of a run that is finished; None where it is not, and where a copy of its folder was cut off."""
     try:
         return json.loads((folder / "scores.json").read_text())["scores"]
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):
         return None
 
 
@@ -232,11 +232,15 @@ def _text(path: Path, text: str) -> None:
 
 
 def _finish(partial: Path, folder: Path) -> None:
-    """Gives the folder its name. Where another run was faster, its folder stays: they hold the same."""
+    """Gives the folder its name, in the place of one that is not whole. Where another run was faster, its folder stays: they hold
+    the same.
+    """
+    if folder.is_dir() and scores_in(folder) is None:
+        shutil.rmtree(folder)
     try:
         os.rename(partial, folder)
     except OSError:
-        if not (folder / "scores.json").is_file():
+        if scores_in(folder) is None:
             raise
         shutil.rmtree(partial, ignore_errors=True)
 

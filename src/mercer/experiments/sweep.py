@@ -22,7 +22,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 import numpy as np
@@ -44,7 +44,7 @@ from mercer.experiments.clusters import Cluster
 from mercer.experiments.experiment import Experiment, Problem, Unions, json_schema, placed
 from mercer.experiments.messages import brief, explained, nearest
 from mercer.experiments.running import identity
-from mercer.experiments.text import ConfigurationError, Document, parse
+from mercer.experiments.text import ConfigurationError, Document, Path, parse
 
 
 class _Range(BaseModel):
@@ -179,16 +179,16 @@ class Sweep:
     document: Document
 
     @classmethod
-    def read(cls, path: str | Path) -> "Sweep":
+    def read(cls, path: str | FilePath) -> "Sweep":
         """The sweep of a file; the path of its experiment is relative to it."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = FilePath(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        return cls.of(text, name=str(path), folder=Path(path).parent)
+        return cls.of(text, name=str(path), folder=FilePath(path).parent)
 
     @classmethod
-    def of(cls, text: str, *, name: str = "the sweep", folder: Path = Path()) -> "Sweep":
+    def of(cls, text: str, *, name: str = "the sweep", folder: FilePath = FilePath()) -> "Sweep":
         """The sweep of a text in YAML."""
         document = parse(text, name)
         if not isinstance(document.value, dict):
@@ -267,8 +267,29 @@ class Sweep:
         """The experiment with some values at their paths."""
         document = self.base
         for where, value in values.items():
-            document = placed(document, where, value, f"{self.document.name}: {where}")
+            document = placed(document, where, value, self._origin(where, value))
         return Experiment.valid(document)
+
+    def _origin(self, setting: str, value: Any) -> str:
+        """The file and the line where a setting has a value."""
+        places = self._places.get(setting, [((), None)])
+        return self.document.origin(next((path for path, said in places if said == value), places[0][0]))
+
+    @functools.cached_property
+    def _places(self) -> dict[str, list[tuple[Path, Any]]]:
+        """Of each setting: the paths of its values in this file, with the values."""
+        written: dict[str, Any] = self.document.value
+        found: dict[str, list[tuple[Path, Any]]] = {}
+        for block in ("grid", "zip"):
+            for setting, axis in written.get(block, {}).items():
+                items = axis.items() if isinstance(axis, dict) else enumerate(axis)
+                found[setting] = [((block, setting, key), value) for key, value in items]
+        for i, point in enumerate(written.get("list", [])):
+            for setting, value in point.items():
+                found.setdefault(setting, []).append((("list", i, setting), value))
+        for setting in self.blocks.random.of if self.blocks.random else ():
+            found[setting] = [(("random", "of", setting), None)]
+        return found
 
     @functools.cached_property
     def cells(self) -> list[Cell]:

@@ -37,17 +37,23 @@ class ConfigurationError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """What a file says, and the line on which each value begins (from 1), by its path."""
+    """What a file says, and the line on which each value begins (from 1), by its path; where `changes` of it come from."""
 
     value: Any
     lines: dict[Path, int]
     name: str
+    changes: dict[Path, str] = dataclasses.field(default_factory=dict)
 
     def refuse(self, path: Path, reason: str) -> ConfigurationError:
-        """The error for a value: where it is, and what is wrong. A path that is not in the file has the line of its parent."""
-        known = next((path[:n] for n in range(len(path), -1, -1) if path[:n] in self.lines), ())
-        line = f", line {self.lines[known]}" if known in self.lines else ""
-        return ConfigurationError(f"{self.name}{line}: {shown(path)}{': ' if path else ''}{reason}")
+        """The error for a value: where it is, and what is wrong."""
+        return ConfigurationError(f"{self.origin(path)}: {shown(path)}{': ' if path else ''}{reason}")
+
+    def origin(self, path: Path) -> str:
+        """The file and the line of a value, or of the one around it if it is not there; of one that was changed, who did."""
+        around = [path[:n] for n in range(len(path), -1, -1)]
+        changed = next((self.changes[one] for one in around if one in self.changes), None)
+        line = next((f", line {self.lines[one]}" for one in around if one in self.lines), "")
+        return f"{self.name}{line}" if changed is None else changed
 
 
 def shown(path: Path) -> str:
