@@ -112,7 +112,7 @@ class TestCells:
         ("old", "new", "said"),
         [
             ("grid:", "grd:", "line 4: grd: unknown setting; did you mean 'grid'?"),
-            ("experiment: exact.yaml", "experiment: none.yaml", "none.yaml cannot be read"),
+            ("experiment: exact.yaml", "experiment: none.yaml", "the sweep, line 3: experiment: there is no file"),
             ("experiment: exact.yaml", "name2: a", "'experiment' is missing"),
             (
                 "data.number",

@@ -198,7 +198,10 @@ class Sweep:
         except ValidationError as error:
             raise explained(error, document, _settings_of) from None
         if isinstance(blocks.experiment, str):
-            base = Experiment.read(folder / blocks.experiment).document
+            path = folder / blocks.experiment
+            if not path.is_file():
+                raise document.refuse(("experiment",), f"there is no file {path}")
+            base = Experiment.read(path).document
         else:
             lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == ("experiment",)}
             base = Experiment.valid(Document(blocks.experiment, lines, name)).document
