@@ -319,7 +319,8 @@ def test_equal_optimisers_are_one():
     schedule = "{type: cosine_decay_schedule, init_value: 0.1, decay_steps: 10}"
     adam = f"{{type: adam, learning_rate: {schedule}}}"
     chain = f"{{type: chain, args: [{{type: clip_by_global_norm, max_norm: 1.0}}, {adam}]}}"
-    for text in ("lbfgs", schedule, adam, chain):
+    joined = f"{{type: join_schedules, schedules: [{schedule}, {schedule}], boundaries: [5]}}"
+    for text in ("lbfgs", schedule, adam, chain, joined):
         assert from_yaml(text) is from_yaml(text)
     assert from_yaml("{type: sgd, learning_rate: 0.1}") is not from_yaml("{type: sgd, learning_rate: 0.2}")
     assert from_yaml("RBF") is not from_yaml("RBF")

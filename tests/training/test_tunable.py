@@ -35,6 +35,36 @@ def test_steps_are_those_of_optax(make, settings):
         assert np.allclose(a, b, rtol=1e-12)
 
 
+def clipped(norm, rate, make=lambda make, *positional, **settings: tunable(make, settings, *positional)):
+    """A chain with a rate that follows one schedule after another, of which only the numbers are given."""
+    rates = (
+        make(optax.constant_schedule, value=rate),
+        make(optax.cosine_decay_schedule, init_value=rate, decay_steps=10),
+    )
+    schedule = make(optax.join_schedules, schedules=rates, boundaries=(5,))
+    return make(optax.chain, make(optax.clip_by_global_norm, max_norm=norm), make(optax.adam, learning_rate=schedule))
+
+
+def test_what_is_made_of_others():
+    """Their numbers are data, too: a schedule's, and those of the links of a chain."""
+    made = clipped(0.5, 0.05)
+    assert form_and_numbers(made)[1] == (0.5, 0.05, 0.05)
+    assert form_and_numbers(made)[0] == form_and_numbers(clipped(1.0, 0.01))[0]
+    expected = clipped(0.5, 0.05, lambda make, *positional, **settings: make(*positional, **settings))
+    assert np.allclose(trained(made).history, trained(expected).history, rtol=1e-12)
+
+
+def test_a_schedule_that_cannot_be_made_of_traced_numbers():
+    """It is that of optax, which asks if a number is 0; what is made with it has numbers of its own."""
+    settings = {"init_value": 0.1, "transition_steps": 5, "decay_rate": 0.5}
+    schedule = tunable(optax.exponential_decay, settings)
+    assert form_and_numbers(schedule) == (schedule, ())
+    made = tunable(optax.adam, {"learning_rate": schedule, "b1": 0.8})
+    assert form_and_numbers(made)[1] == (0.8,)
+    expected = optax.adam(optax.exponential_decay(**settings), b1=0.8)
+    assert np.allclose(trained(made).history, trained(expected).history, rtol=1e-12)
+
+
 def test_it_works_in_a_loop_of_ones_own():
     """It is an optimiser of optax like any other, also where JAX takes it apart and puts it together."""
     params, states = np.ones(3), []
@@ -58,6 +88,10 @@ def test_a_number_is_not_compiled(caplog):
         assert "Compiling" not in caplog.text
         trained(optax.adam(0.01), **options)
         assert "Compiling" in caplog.text
+        trained(clipped(0.5, 0.05), **options)
+        caplog.clear()
+        trained(clipped(0.4, 0.01), **options)
+        assert "Compiling" not in caplog.text
     loop.compiled_loop.cache_clear()
     assert same(trained(tunable(optax.adam, {"learning_rate": 0.01}), **options).model, other.model)
     assert not same(first.model, other.model)

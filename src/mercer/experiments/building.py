@@ -19,7 +19,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from pydantic import TypeAdapter, ValidationError
 
 from mercer.experiments.catalogue import EMPTY, Catalogue, catalogue
@@ -155,7 +154,10 @@ class Builder:
 
     def called(self, target: Any, positional: tuple[Any, ...], keywords: dict[str, Any], path: Path) -> Any:
         """What a constructor gives; an error says the place, if it is not the disk that is full."""
-        make = _made_once if _is_reusable(target, positional, keywords) else _made
+        make = _made
+        if getattr(target, "__module__", "").split(".")[0] == "optax":
+            positional, keywords = _frozen(positional), {name: _frozen(value) for name, value in keywords.items()}
+            make = _made_once if _is_hashable((positional, *keywords.values())) else _made
         try:
             return make(target, *positional, **keywords)
         except ConfigurationError:
@@ -206,18 +208,19 @@ def _made(target: Any, /, *positional: Any, **keywords: Any) -> Any:
 def _made_once(target: Any, /, *positional: Any, **keywords: Any) -> Any:
     """An optimiser or a schedule, the same object wherever it is said again: `fit` knows by it what it has compiled.
 
-    Optimisers that differ in numbers alone share what is compiled, too.
+    Those that differ in numbers alone share what is compiled, too.
     """
-    made = target(*positional, **keywords)
-    return tunable(target, keywords) if isinstance(made, optax.GradientTransformation) and not positional else made
+    return tunable(target, keywords, *positional)
 
 
-def _is_reusable(target: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether it is an optimiser or a schedule, made of numbers and of others of these."""
-    if getattr(target, "__module__", "").split(".")[0] != "optax":
-        return False
+def _frozen(value: Any) -> Any:
+    """Tuples in the place of lists."""
+    return tuple(map(_frozen, value)) if type(value) in (list, tuple) else value
+
+
+def _is_hashable(value: Any) -> bool:
     try:
-        hash((positional, tuple(keywords.values())))
+        hash(value)
     except TypeError:
         return False
     return True
