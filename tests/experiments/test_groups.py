@@ -70,10 +70,8 @@ def test_cells_are_what_they_are_alone(folder, caplog):
     cells = cells_of(folder)
     loop.compiled_loop.cache_clear()
     compiled = []
-    with (
-        jax.log_compiles(),
-        caplog.at_level("WARNING", logger="jax"),
-    ):  # the command, if a test ran it, makes JAX silent
+    # The level is said, as the command, if a test ran it before, makes JAX silent.
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
         for some in (cells[:1], cells):
             run_group(sent(some), str(folder / "together"), Options())
             compiled.append(len(re.findall(r"Compiling (jit\()?some_steps", caplog.text)))

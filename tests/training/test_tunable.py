@@ -80,10 +80,8 @@ def test_a_number_is_not_compiled(caplog):
     """Another rate compiles nothing, and the numbers are to the last bit those of a process that had no other before it."""
     options = {"every": 7, "steps": 14}  # an `every` that no other test has: loops are kept
     first = trained(tunable(optax.adam, {"learning_rate": 0.05}), **options)
-    with (
-        jax.log_compiles(),
-        caplog.at_level("WARNING", logger="jax"),
-    ):  # the command, if a test ran it, makes JAX silent
+    # The level is said, as the command, if a test ran it before, makes JAX silent.
+    with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
         other = trained(tunable(optax.adam, {"learning_rate": 0.01}), **options)
         assert "Compiling" not in caplog.text
         trained(optax.adam(0.01), **options)

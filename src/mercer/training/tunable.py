@@ -85,8 +85,10 @@ class Schedule(_Tunable):
 
 
 def tunable(make: Callable[..., Any], settings: Mapping[str, Any], *positional: Any) -> Any:
-    """The optimiser or schedule `make(*positional, **settings)`, with floats among the settings, and in what is tunable of them,
-    as data, if there are some and it can be made of traced ones.
+    """The optimiser or schedule `make(*positional, **settings)`, with its numbers as data.
+
+    The numbers are the floats among its arguments, and those of arguments that are tunable themselves. Without any, or where it
+    cannot be made of traced ones, it is what optax makes.
     """
     parts, numbers = _apart((positional, *(settings[name] for name in sorted(settings))))
     form = Form(make, parts[0], tuple(zip(sorted(settings), parts[1:], strict=True)))
