@@ -49,7 +49,7 @@ class Document:
         return ConfigurationError(f"{self.origin(path)}: {shown(path)}{': ' if path else ''}{reason}")
 
     def origin(self, path: Path) -> str:
-        """The file and the line of a value, or of the one around it if it is not there; of one that was changed, what the change came from."""
+        """Where a value comes from: the change that gave it, or the file and the line, if need be of what is around it."""
         around = [path[:n] for n in range(len(path), -1, -1)]
         changed = next((self.changes[one] for one in around if one in self.changes), None)
         line = next((f", line {self.lines[one]}" for one in around if one in self.lines), "")
