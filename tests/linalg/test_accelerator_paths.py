@@ -170,16 +170,16 @@ def on_device(as_on_a_gpu, monkeypatch):
 @pytest.mark.parametrize(
     "capability, dtype, shapes, asked",
     [
-        ("8.0", "float32", ((128, 128), (128, 128)), True),
+        ("8.0", "float32", ((257, 257), (257, 257)), True),
         ("9.0", "float32", ((2, 500, 2000), (2000, 300)), True),
-        ("10.0", "float32", ((128, 128), (128, 128)), True),
-        ("9.0", "float32", ((200, 127), (127, 200)), False),
-        ("9.0", "float32", ((200, 2000), (2000, 17)), False),
-        ("9.0", "float32", ((200, 2000), (2000,)), False),
-        ("9.0", "float64", ((200, 2000), (2000, 200)), False),
-        ("7.5", "float32", ((200, 2000), (2000, 200)), False),
-        ("gfx90a", "float32", ((200, 2000), (2000, 200)), False),  # of AMD
-        (None, "float32", ((200, 2000), (2000, 200)), False),
+        ("10.0", "float32", ((257, 257), (257, 257)), True),
+        ("9.0", "float32", ((300, 256), (256, 300)), False),
+        ("9.0", "float32", ((300, 2000), (2000, 17)), False),
+        ("9.0", "float32", ((300, 2000), (2000,)), False),
+        ("9.0", "float64", ((300, 2000), (2000, 300)), False),
+        ("7.5", "float32", ((300, 2000), (2000, 300)), False),
+        ("gfx90a", "float32", ((300, 2000), (2000, 300)), False),  # of AMD
+        (None, "float32", ((300, 2000), (2000, 300)), False),
     ],
 )
 @pytest.mark.parametrize("precision", ["full", "reduced"])
@@ -226,9 +226,9 @@ def emulated(on_device, monkeypatch):
     return context
 
 
-@pytest.mark.parametrize("inner", [128, 500, 2000])
+@pytest.mark.parametrize("inner", [300, 500, 2000])
 def test_three_products_are_nearly_one_in_float32(emulated, inner):
-    A, B = some_matrix(130, inner).astype(np.float32), some_matrix(inner, 140, seed=1).astype(np.float32)
+    A, B = some_matrix(260, inner).astype(np.float32), some_matrix(inner, 270, seed=1).astype(np.float32)
     with emulated():
         product = jax.jit(lambda A, B: matmul(A, B))(A, B)
         once = jax.jit(lambda A, B: matmul(A, B, "reduced"))(A, B)
@@ -241,7 +241,7 @@ def test_three_products_are_nearly_one_in_float32(emulated, inner):
 
 
 def test_derivatives_of_split_products(emulated):
-    A, B, weights = (some_matrix(130, 130, seed=seed).astype(np.float32) for seed in range(3))
+    A, B, weights = (some_matrix(260, 260, seed=seed).astype(np.float32) for seed in range(3))
     with emulated():
         forward = jax.jvp(matmul, (A, B), (weights, weights))[1]
         dA, dB = jax.vjp(matmul, A, B)[1](weights)
@@ -251,7 +251,7 @@ def test_derivatives_of_split_products(emulated):
 def near_singular(M, B):
     """Kuu, Kuf, q_mu and q_root on the real line, in float32, with an optimal q(u) of noise 0.01."""
     x, z = np.linspace(0.0, 1.0, B)[:, None], np.linspace(0.0, 1.0, M)[:, None]
-    Kuu, Kuf = (np.exp(-0.5 * ((z - other.T) / 0.02) ** 2) for other in (z, x))
+    Kuu, Kuf = (np.exp(-0.5 * ((z - other.T) / 0.01) ** 2) for other in (z, x))
     C = np.linalg.solve(np.linalg.cholesky(Kuu + JITTER[jnp.dtype("float32")][0] * np.eye(M)), Kuf)
     q_root = np.linalg.cholesky(np.linalg.inv(np.eye(M) + C @ C.T / 0.01))
     return tuple(jnp.asarray(array, "float32") for array in (Kuu, Kuf, some_matrix(M), q_root))
@@ -270,7 +270,7 @@ def in_float64(arguments):
 
 
 def test_marginals_on_a_gpu_are_as_good_as_in_float32(emulated):
-    arguments = near_singular(160, 150)
+    arguments = near_singular(300, 280)
     exact = in_float64(arguments)
     plain = jax.jit(lambda *args: values_and_gradients("full", *args))(*arguments)
     with emulated():
@@ -282,7 +282,7 @@ def test_marginals_on_a_gpu_are_as_good_as_in_float32(emulated):
 
 
 def test_reduced_gradients_leave_the_values_alone(emulated):
-    arguments = near_singular(160, 150)
+    arguments = near_singular(300, 280)
     exact = in_float64(arguments)
     with emulated():
         split = jax.jit(lambda *args: values_and_gradients("full", *args))(*arguments)
@@ -297,8 +297,8 @@ def test_reduced_gradients_leave_the_values_alone(emulated):
 def test_reduced_gradients_by_inducing_inputs(emulated):
     """Those of Kuu and Kuf, which nearly cancel."""
     random = np.random.default_rng(0)
-    X, Z = random.normal(size=(300, 8)), random.normal(size=(200, 8))
-    q_mu, q_root = 0.1 * some_matrix(200), 0.1 * np.eye(200)
+    X, Z = random.normal(size=(400, 8)), random.normal(size=(300, 8))
+    q_mu, q_root = 0.1 * some_matrix(300), 0.1 * np.eye(300)
 
     def slope(gradients, dtype):
         x, z, m, L = (jnp.asarray(array, dtype) for array in (X, Z, q_mu, q_root))
@@ -306,7 +306,7 @@ def test_reduced_gradients_by_inducing_inputs(emulated):
 
         def total(z):
             Kuu, Kuf = (jnp.exp(-0.5 * squared_distance(z, other, jnp.full(8, 0.02, dtype))) for other in (z, x))
-            mean, reduction = whitened_marginals(Kuu + jitter * jnp.eye(200, dtype=dtype), Kuf, m, L, gradients)
+            mean, reduction = whitened_marginals(Kuu + jitter * jnp.eye(300, dtype=dtype), Kuf, m, L, gradients)
             return jnp.sum((mean - jnp.sin(x[:, 0])) ** 2 - reduction)
 
         return jax.jit(jax.grad(total))(z)
@@ -319,14 +319,14 @@ def test_reduced_gradients_by_inducing_inputs(emulated):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_reduced_is_full_on_the_cpu(dtype):
-    arguments = tuple(array.astype(dtype) for array in near_singular(160, 50))
+    arguments = tuple(array.astype(dtype) for array in near_singular(300, 50))
     full = jax.jit(lambda *args: values_and_gradients("full", *args))(*arguments)
     reduced = jax.jit(lambda *args: values_and_gradients("reduced", *args))(*arguments)
     jax.tree.map(np.testing.assert_array_equal, reduced, full)
 
 
 def test_reduced_is_full_in_float64_on_a_gpu(emulated):
-    arguments = tuple(array.astype("float64") for array in near_singular(160, 150))
+    arguments = tuple(array.astype("float64") for array in near_singular(300, 280))
     with emulated():
         full = jax.jit(lambda *args: values_and_gradients("full", *args))(*arguments)
         reduced = jax.jit(lambda *args: values_and_gradients("reduced", *args))(*arguments)
@@ -335,11 +335,11 @@ def test_reduced_is_full_in_float64_on_a_gpu(emulated):
 
 
 def test_shared_marginals_in_three_products(emulated):
-    M, B, L = 260, 140, 2
+    M, B, L = 300, 280, 2
     arguments = (positive_definite(M), some_matrix(M, B, seed=1) / M**0.5, some_matrix(M, L, seed=2))
     arguments = tuple(jnp.asarray(a, "float32") for a in (*arguments, np.tril(some_matrix(L, M, M, seed=3)) / M))
     expected = jax.jit(lambda *args: shared_marginals(*args))(*(a.astype(float) for a in arguments))
     with emulated():
         found = jax.jit(lambda *args: shared_marginals(*args))(*arguments)
-    assert emulated.product.count > 2
+    assert emulated.product.count >= 2
     assert_close(found, expected, 1e-4)

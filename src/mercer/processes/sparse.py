@@ -47,10 +47,11 @@ class Sparse(Process):
     an output is not observed for long, q(u) without these covariances is too certain. q(u) begins at the prior.
 
     `gradients` is the precision of derivatives in float32 on GPUs with TensorFloat-32 units. It does not change values, nor
-    anything elsewhere. "reduced", the default, rounds the factors of their largest products to 10 bits after the leading one: a
-    step takes three quarters of the time, and the error in a gradient, a few per cent where Kuu is near singular, is far below
-    the change from one minibatch to the next (emulated, M = 1000 and 1,024 rows: 6 % to 140 %). Training ends at
-    the same likelihood. Without minibatches, with an optimiser that takes gradients at their word such as L-BFGS, choose "full".
+    anything elsewhere. "reduced", the default, rounds the factors of their largest products, of more than 256 rows and columns,
+    to 10 bits after the leading one: a step takes three quarters of the time, and the error in a gradient, a few per cent where
+    Kuu is near singular, is far below the change from one minibatch to the next (emulated, M = 1000 and 1,024 rows: 6 % to
+    140 %). Training ends at the same likelihood (kin8nm). Without minibatches, with an optimiser that takes gradients at their
+    word such as L-BFGS, choose "full"; for data with next to no noise, float64.
     """
 
     prior: GP
