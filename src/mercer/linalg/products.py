@@ -25,8 +25,8 @@ _SLICE = 1024
 # Up to this size the products of many matrices are quicker all at once.
 _SMALL = 64
 
-# Up to this size a product in float32 is done in float32. In TensorFloat-32 a step with 256 points is a tenth shorter, and
-# training on data of little noise ends at a lower likelihood (measured).
+# Up to this size a product in float32 is done in float32. In TensorFloat-32 a step with 256 points takes nine tenths of
+# the time, and training on data of little noise ends at a lower likelihood (measured).
 _FULL = 256
 
 
